@@ -99,7 +99,7 @@ def run(
     ] = None,
     priority: Annotated[int | None, typer.Option(help="Who goes first when memory is short: the higher.")] = None,
     compute_weight: Annotated[
-        int | None, typer.Option(metavar="1-1000", help="Its part of a GPU's time where several compute; usual: 100.")
+        int | None, typer.Option(metavar="1-1000", help="Share of GPU time under contention; usual: 100.")
     ] = None,
     compute_limit: Annotated[
         str | None, typer.Option(metavar="PERCENT|none", help="Most of a GPU's time, even if nobody else computes.")

@@ -108,7 +108,7 @@ made = [Container(name=f"filler-{{n}}", owner=owner, image="local", gpu_memory=p
         for n in range({count})]
 for place, waiter in enumerate(made[: {waiters}], 1):
     waiter.suspended_since, waiter.queue_position = since, place
-    waiter.queue_reason = "It needs 1 GiB; 717 MiB are free. Next when filler-99 ends."
+    waiter.queue_reason = "Needs 1 GiB; 717 MiB is free. Next when filler-99 ends."
 Container.objects.bulk_create(made)
 Claim.objects.bulk_create(Claim(container=c, gpu=gpu, quota=part, granted=held, used=held, peak=held,
                                 waiting=0 if held else part)

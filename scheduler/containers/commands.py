@@ -218,7 +218,7 @@ class Commands:
             case CommandKind.KILL if self._find(row) is None and was_called_off(row):
                 return called_off().message
             case CommandKind.KILL if self._find(row) is None and was_begun(command, row):
-                return "It has ended."
+                return "The container has ended."
         return await self._steer(row, self._living(row), command)
 
     async def _compute(self, gpu: str, mode: str) -> str:
@@ -275,7 +275,7 @@ class Commands:
             case CommandKind.KILL:
                 reason = f"Killed {_for_whom(command)}"
                 await self._ender.end(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
-                return "It has ended."
+                return "The container has ended."
             case CommandKind.CHANGE:
                 await self._steering.change(row, tenant, arguments)
                 return "It was changed."

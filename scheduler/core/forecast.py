@@ -61,7 +61,7 @@ def forecast(
         gpu: amount - free for gpu, amount in quota.items() if amount > (free := _free(state, gpu, idle.get(gpu, 0)))
     }
     if not short and not behind:
-        return Forecast(True, True, (), (), state.now, "It fits now.")
+        return Forecast(True, True, (), (), state.now, "Fits now.")
     holders = {name: None for gpu in short for name in state.gpus[gpu].members if _holds(state, name, gpu)}
     latest = max(_room_by(state, gpu, amount, ends) for gpu, amount in quota.items())
     known = None if latest == inf else max(state.now, latest)
@@ -190,11 +190,11 @@ def _explain(state: State, short: Mapping[str, int], behind: Sequence[str], late
     if behind:
         parts.append(f"{_named(behind)} {'waits' if len(behind) == 1 else 'wait'} already")
     if latest is None:
-        parts.append(
-            "when it will fit cannot be known, because containers without a time limit hold or want the memory"
-        )
+        parts.append("no estimate: containers without a time limit hold or want the memory")
     else:
-        parts.append(f"it fits in {max(0.0, latest - state.now):.0f} s at the latest, when time limits end others")
+        parts.append(
+            f"fits in {max(0.0, latest - state.now):.0f} s at the latest, when time limits end other containers"
+        )
     text = "; ".join(parts)
     return f"{text if behind and not short else text[0].upper() + text[1:]}."  # a name is left as it is
 

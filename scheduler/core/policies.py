@@ -96,35 +96,34 @@ CONVGPU = "ConVGPU (Kang et al., IEEE CLUSTER 2017), without holding memory whil
 POLICIES: dict[str, Policy] = {
     "fair": Policy(
         fair.order,
-        "The calls that are together worth most are served first, by size, time waited, priority and what their owner "
-        "already holds, so that little of the card stays empty.",
-        "Who has waited ten minutes (less with a high priority, more with a low one) is passed only by those that "
-        "cannot delay it: it waits at most until those have ended who held memory as it became the first of such.",
+        "Balances request size, waiting time, priority and each owner's use, and keeps the card full.",
+        "After ten minutes (less with a high priority, more with a low one) only requests that cannot delay a waiting "
+        "one may pass it. It then waits at most until the containers that hold memory at that moment have ended.",
         "Our own; backfilling after EASY (Lifka, JSSPP 1995), shares after fair-share scheduling (Kay and Lauder, "
         "CACM 1988).",
     ),
     "fifo": Policy(
         _fifo,
-        "The call that has waited longest is served first, and newcomers queue behind it even if they would fit.",
-        "Until all who came before it have been served.",
+        "The oldest request is served first. Newer requests queue behind it even if they would fit.",
+        "Until every earlier request has been served.",
         CONVGPU,
     ),
     "best-fit": Policy(
         _best_fit,
-        "The largest call that fits what is free is served first.",
-        "No limit: a large call waits for as long as smaller ones come that leave too little free for it.",
+        "The largest request that fits is served first.",
+        "No limit: smaller requests can keep a large one waiting.",
         CONVGPU,
     ),
     "recent-use": Policy(
         _recent_use,
-        "The call that was suspended last is served first.",
-        "No limit: an early call waits for as long as later ones come.",
+        "The newest request is served first.",
+        "No limit: newer requests can keep an old one waiting.",
         CONVGPU,
     ),
     "random": Policy(
         _random,
-        "Any call that fits is served, by lot.",
-        "No limit: it may lose every draw.",
+        "A random choice among the requests that fit.",
+        "No limit: chance can pass over a request again and again.",
         CONVGPU,
     ),
 }

@@ -191,7 +191,7 @@ def test_who_is_in_host_memory_and_waits_for_room(running: Running) -> None:
 def test_who_takes_memory_past_the_shim(running: Running) -> None:
     words = ["env", "-u", "LD_PRELOAD", WORKLOAD, "--bytes", "600MiB", "--hold", "600"]
     sly = running.launch(*words, name="sly", gpu_memory="100MiB")
-    assert '"sly" holds 666 MiB past the shim' in running.raised("unexplained", "666 MiB")["message"]
+    assert '"sly" holds 666 MiB beyond what was charged' in running.raised("unexplained", "666 MiB")["message"]
     assert running.raised("uncapped")["container"] == sly["id"]
     assert not running.told("foreign")  # it is a container's
     running.act(sly, "kill")

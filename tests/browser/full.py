@@ -149,7 +149,7 @@ def marked(card: Gpu) -> None:
                 pid=1,
                 bytes=GIB,
                 used_after=0,
-                detail="It needs 1 GiB.",
+                detail="Needs 1 GiB.",
             )
         )
         events.append(

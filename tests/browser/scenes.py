@@ -25,9 +25,9 @@ def a_busy_card() -> tuple[Gpu, dict[str, Container]]:
         "b": rows.container("notebook", bob, card, quota=2, used=1.6, peak=1.9, image="jupyter/datascience"),
         "c": rows.container("evaluate", ann, card, quota=2, used=0.6, image="pytorch/pytorch:2.4",
                             suspended_since=rows.ago(75), queue_position=1,
-                            queue_reason="It needs 1.4 GiB; 717 MiB are free. Next when train-7 ends."),
+                            queue_reason="Needs 1.4 GiB; 717 MiB is free. Next when train-7 ends."),
         "d": rows.container("sweep-12", bob, card, quota=1.5, suspended_since=rows.ago(12), queue_position=2,
-                            image="pytorch/pytorch:2.4", queue_reason="It needs 1.5 GiB; 717 MiB are free."),
+                            image="pytorch/pytorch:2.4", queue_reason="Needs 1.5 GiB; 717 MiB is free."),
         "e": rows.container("idle-shell", bob, card, quota=0.5, used=0.1, paused_at=rows.ago(500)),
     }  # fmt: skip
     for number, container in enumerate(made.values()):
@@ -68,13 +68,13 @@ def a_life(container: Container, card: Gpu) -> None:
     story = [
         (900, EventKind.STARTED, 0, None, 0, ""),
         (895, EventKind.ACCEPTED, 0.6, 0.6, 0, ""),
-        (700, EventKind.SUSPENDED, 1.4, 0.6, 0, "It needs 1.4 GiB; 717 MiB are free."),
+        (700, EventKind.SUSPENDED, 1.4, 0.6, 0, "Needs 1.4 GiB; 717 MiB is free."),
         (520, EventKind.RESUMED, 1.4, 2.0, 180, ""),
         (400, EventKind.REJECTED, 1.0, 2.0, 0, "would pass the quota of 2 GiB"),
         (300, EventKind.PAUSED, 0, None, 0, "by admin: lunch"),
         (200, EventKind.UNPAUSED, 0, None, 0, ""),
         (150, EventKind.FREED, 1.4, 0.6, 0, ""),
-        (75, EventKind.SUSPENDED, 1.4, 0.6, 0, "It needs 1.4 GiB; 717 MiB are free. Next when train-7 ends."),
+        (75, EventKind.SUSPENDED, 1.4, 0.6, 0, "Needs 1.4 GiB; 717 MiB is free. Next when train-7 ends."),
     ]
     audit.append(
         events=[
@@ -149,7 +149,7 @@ def a_crowd(containers: int = 200, waiters: int = 30) -> tuple[list[Gpu], list[C
         card, waits = cards[number % 2], number >= containers - waiters
         name = f"{LONGEST[: 59 - number % 40]}-{number:03}" if number % 3 else f"job-{number}"
         waiting = {"suspended_since": rows.ago(30 * number), "queue_position": number + waiters + 1 - containers,
-                   "queue_reason": f"It needs 8 GiB; 2.1 GiB are free. Next when {LONGEST[:55]}-001 ends."}  # fmt: skip
+                   "queue_reason": f"Needs 8 GiB; 2.1 GiB is free. Next when {LONGEST[:55]}-001 ends."}  # fmt: skip
         fields = waiting if waits else {}
         held = 0 if waits else part * dice.uniform(0.4, 0.95)
         fields |= {"quota": 8 if waits else part, "used": held, "granted": held, "colour": number % 40,

@@ -21,7 +21,7 @@ def test_it_is_one_calm_line_or_what_each_person_can_do(site, open_as, shot):
     expect(people).to_have_count(2)
     expect(page.locator("#calm")).to_be_hidden()
     expect(people.nth(0).locator("h3")).to_have_text("ann")
-    expect(people.nth(0)).to_contain_text('"evaluate" waits for memory. It needs 1.4 GiB; 717 MiB are free.')
+    expect(people.nth(0)).to_contain_text('"evaluate" waits for memory. Needs 1.4 GiB; 717 MiB is free.')
     expect(people.nth(0).locator("button")).to_have_count(0)  # not bob's
     shot(page, "attention")
     bobs = people.nth(1)

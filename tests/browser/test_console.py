@@ -55,7 +55,7 @@ def test_what_is_typed_arrives_and_the_answer_is_shown(site, open_as, shell, sho
         )
         _look_at(page, shot, "console")
         page.keyboard.type("exit\n")
-        expect(page.locator("#console-status")).to_have_text("It has ended.")
+        expect(page.locator("#console-status")).to_have_text("The container has ended.")
     told = AuditEntry.objects.filter(subject=str(shell.pk)).order_by("id").values_list("action", flat=True)
     until(lambda: list(told.all()) == ["console-opened", "console-closed"])
 
@@ -108,7 +108,7 @@ def test_a_broken_connection_is_told_and_comes_back_with_what_was_typed_meanwhil
         scheduler.go_away()
         expect(page.locator("#console")).to_have_attribute("data-line", "away")
         expect(page.locator("#console-status")).to_have_text(
-            "The connection broke. shell goes on, and this comes back by itself."
+            "Connection lost. shell goes on, and this comes back by itself."
         )
         _look_at(page, shot, "console-away")
         page.keyboard.type("echo $((6 * 7))\n")
@@ -122,7 +122,7 @@ def test_a_container_that_ended_meanwhile_is_not_connected_to_again(site, open_a
     with keyboards(site.home, "/bin/sh") as scheduler:
         page = opened(open_as, shell)
         page.keyboard.type("exit\n")
-        expect(page.locator("#console-status")).to_have_text("It has ended.")
+        expect(page.locator("#console-status")).to_have_text("The container has ended.")
         scheduler.go_away()
         expect(page.get_by_role("button", name="Connect again")).to_be_visible()
         assert len(scheduler.said) == 1

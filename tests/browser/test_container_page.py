@@ -149,14 +149,14 @@ def test_its_first_memory_and_its_last_renew_what_the_server_tells(site, open_as
     made = rows.container("train-7", person("ann"), rows.gpu())
     page = open_as("ann", f"/containers/{made.pk}/")
     life = page.locator("#life")
-    expect(life).to_contain_text("No process of it uses a GPU now.")
+    expect(life).to_contain_text("No process of this container uses a GPU now.")
     holder = {"pid": 4711, "used": rows.GIB, "real": rows.GIB, "uncapped": False}
     made.claims.update(used=rows.GIB, processes=[holder])
     expect(life).to_contain_text("4711")
     made.claims.update(overhead=99 * 2**20, processes=[holder, holder | {"pid": 4712}])
     expect(life).to_contain_text("4712")
     made.claims.update(used=0, overhead=0, processes=[])
-    expect(life).to_contain_text("No process of it uses a GPU now.")
+    expect(life).to_contain_text("No process of this container uses a GPU now.")
 
 
 def test_its_settings_start_the_next_launch(site, open_as):

@@ -40,17 +40,17 @@ def test_a_bar_tells_what_is_used_in_hand_unexplained_foreign_and_free(site, ope
     told = parts.evaluate_all("parts => parts.map(part => [part.className, parseFloat(part.style.width), part.title])")
     assert told == [
         ["used", 25, "train-7 uses 2 GiB"],
-        ["idle", 12.5, "train-7 has 1 GiB of idle headroom"],
-        ["unexplained", 6.25, "512 MiB unexplained"],
-        ["foreign", 6.25, "512 MiB foreign"],
+        ["idle", 12.5, "train-7 has reserved 1 GiB that it does not use yet"],
+        ["unexplained", 6.25, "512 MiB not accounted for"],
+        ["foreign", 6.25, "512 MiB used by other programs"],
         ["kept", 12.5, "1 GiB kept for the driver"],
     ]
-    for name, figures in (("train-7", "2 GiB / 4 GiB"), ("idle headroom", "1 GiB"), ("unexplained", "512 MiB"),
-                          ("foreign", "512 MiB"), ("kept for the driver", "1 GiB"), ("free", "3 GiB")):  # fmt: skip
+    for name, figures in (("train-7", "2 GiB / 4 GiB"), ("reserved, not yet used", "1 GiB"), ("not accounted for", "512 MiB"),
+                          ("other programs", "512 MiB"), ("kept for the driver", "1 GiB"), ("free", "3 GiB")):  # fmt: skip
         expect(first.locator(".legend li", has_text=name)).to_contain_text(figures)
     expect(first.locator(".vitals")).to_have_text("87 % busy  ·  64 °C  ·  311 W")
     expect(first.locator("p.held")).to_have_text(
-        "2 GiB held + 1 GiB idle headroom + 3 GiB free + 2 GiB outside us = 8 GiB"
+        "2 GiB held + 1 GiB reserved, not yet used + 3 GiB free + 2 GiB used by other programs = 8 GiB"
     )
     expect(first.locator(".chart canvas")).to_be_visible()
     expect(first.locator(".simulated")).to_be_visible()
@@ -65,7 +65,9 @@ def test_on_a_capped_card_foreign_memory_takes_what_does_not_fit_beside_the_cap(
     rows.container("sure", person("ann"), card, quota=3, used=1)
     Gpu.objects.update(free=2 * rows.GIB)  # the quota of `sure` is guaranteed
     page = open_as("ann")
-    expect(page.locator("p.held")).to_have_text("1 GiB held + 2 GiB reserved + 2 GiB free + 0 GiB outside us = 5 GiB")
+    expect(page.locator("p.held")).to_have_text(
+        "1 GiB held + 2 GiB reserved + 2 GiB free + 0 GiB used by other programs = 5 GiB"
+    )
     titles = page.locator(".card .bar > *").evaluate_all("parts => parts.map(part => part.title)")
     assert titles == ["sure uses 1 GiB", "2 GiB reserved for guaranteed containers"]
     page.goto(page.url + "launch/")
@@ -77,13 +79,13 @@ def test_free_is_one_number_on_the_overview_and_beside_a_launch(site, open_as):
     card = rows.gpu(total=8 * rows.GIB, capacity=int(7.5 * rows.GIB), free=int(7.5 * rows.GIB), foreign=rows.GIB // 2)
     rows.container("lent", person("ann"), card, quota=6, used=4, granted=6.5)
     page = open_as("ann")
-    told = "4 GiB held + 2.5 GiB idle headroom + 1 GiB free + 0.5 GiB outside us = 8 GiB"
+    told = "4 GiB held + 2.5 GiB reserved, not yet used + 1 GiB free + 0.5 GiB used by other programs = 8 GiB"
     expect(page.locator("p.held")).to_have_text(told)
     page.goto(page.url + "launch/")
     page.get_by_label("Quota on each GPU").fill("3GiB")
-    expect(page.locator(".verdict")).to_have_text("fits: 1 GiB free, 2.5 GiB idle headroom")
+    expect(page.locator(".verdict")).to_have_text("fits: 1 GiB free, 2.5 GiB reserved but unused")
     page.get_by_label("Quota on each GPU").fill("4GiB")
-    expect(page.locator(".verdict")).to_have_text("would wait: 1 GiB free, 2.5 GiB idle headroom")
+    expect(page.locator(".verdict")).to_have_text("would wait: 1 GiB free, 2.5 GiB reserved but unused")
 
 
 def test_totals_are_counted_by_state(site, open_as):

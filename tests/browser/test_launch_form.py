@@ -109,7 +109,7 @@ def test_everything_that_was_filled_in_is_launched(site, open_as):
     page.get_by_label("End it after (seconds)").fill("3600")
     page.get_by_label("Longest single wait").fill("60")
     page.get_by_label("Priority").fill("0")
-    page.get_by_label("Remove it when it has ended").check()
+    page.get_by_label("Remove when it ends").check()
     page.locator(".preview").nth(1).click()
     with answering(start):
         page.get_by_role("button", name="Launch", exact=True).click()

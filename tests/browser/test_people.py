@@ -88,7 +88,7 @@ def test_an_account_is_made_given_a_role_and_an_allowance_and_switched_off(site,
         ["vision"],
     )
     page.wait_for_load_state()  # its scripts have run, which ask first
-    page.get_by_role("button", name="Switch the account off").press("Enter")
+    page.get_by_role("button", name="Disable the account").press("Enter")
     page.get_by_role("dialog").get_by_role("button", name="Switch off").press("Enter")
     expect(page.locator(".title .tag.bad")).to_have_text("switched off")
     ada.refresh_from_db()
@@ -127,7 +127,7 @@ def test_a_group_is_made_filled_emptied_and_deleted(site, open_as):
 
 def test_the_log_is_searched_paged_and_verified(lab, open_as):
     page = open_as("boss", "/audit/", role="admin")
-    page.get_by_label("Name of what it was done to").fill("job-3")
+    page.get_by_label("Target").fill("job-3")
     page.get_by_role("button", name="Show").click()
     expect(page.locator(".log-table tbody tr")).to_have_count(1)
     page.goto("/audit/")

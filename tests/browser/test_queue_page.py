@@ -18,7 +18,7 @@ def waiting(site):
     rows.container("holder", ann, card, quota=5, used=5)
     return [
         rows.container(name, ann, card, suspended_since=rows.ago(90 - 30 * place), queue_position=place,
-                       queue_reason=f"It needs {place} GiB; 0 bytes are free.")
+                       queue_reason=f"Needs {place} GiB; 0 bytes is free.")
         for place, name in enumerate(("early", "middle", "late"), 1)
     ]  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_of_hundreds_the_foremost_stand_there_and_how_many_more_there_are(site, 
     card, ann = rows.gpu(), person("ann")
     for place in range(1, 206):
         rows.container(f"train-{place}", ann, card, suspended_since=rows.ago(900 - place), queue_position=place,
-                       queue_reason="It needs 3 GiB; 0 bytes are free.")  # fmt: skip
+                       queue_reason="Needs 3 GiB; 0 bytes is free.")  # fmt: skip
     page = open_as("boss", "/queue/", role="operator")
     expect(names(page)).to_have_count(200)
     expect(page.locator("#queue-more")).to_have_text("and 5 more")

@@ -13,7 +13,7 @@ from web.models import Claim, Container, Gpu
 def waiters(card: Gpu, count: int, first: int = 1, owner: str = "ann") -> None:
     for place in range(first, first + count):
         made = rows.container(f"train-{place}", person(owner), card, suspended_since=rows.ago(900 - place),
-                              queue_position=place, queue_reason="It needs 3 GiB; 0 bytes are free. Next when holder "
+                              queue_position=place, queue_reason="Needs 3 GiB; 0 bytes is free. Next when holder "
                               "ends, at about 14:30 UTC: 5 earlier runs took 9 to 12 min.")  # fmt: skip
         Claim.objects.filter(container=made).update(waiting=3 << 30)
 

@@ -105,12 +105,14 @@ def test_a_newcomer_launches_something_finds_its_output_and_ends_it(opened: Call
         sign_in(page, "newcomer")
     with task("newcomer", "understands what there is"):
         expect(page.locator("#calm")).to_have_text("Nothing needs anybody now.")
-        expect(page.locator(".card .held")).to_contain_text("5 GiB free + 0 GiB outside us = 5 GiB", timeout=SOON)
-        expect(page.locator("#no-queue")).to_contain_text("Nobody waits.")
+        expect(page.locator(".card .held")).to_contain_text(
+            "5 GiB free + 0 GiB used by other programs = 5 GiB", timeout=SOON
+        )
+        expect(page.locator("#no-queue")).to_contain_text("No container is waiting.")
         expect(page.get_by_role("link", name="Launch the first one")).to_be_visible()
     with task("newcomer", "launches from the form"):
         launch(page, "first-steps", "1GiB", 'sh -c "echo hello from the card; workload --bytes 512MiB --hold 600"')
-        expect(page.locator("#forecast")).to_have_text("It fits now.", timeout=SOON)
+        expect(page.locator("#forecast")).to_have_text("Fits now.", timeout=SOON)
         press_launch(page, "first-steps")
         in_state(page, "running")
     with task("newcomer", "finds the output"):
@@ -172,7 +174,7 @@ def test_an_admin_frees_what_blocks_others_changes_an_allowance_and_takes_a_repo
     sign_in(page, "admin", appliance.token)
     with task("admin", "is told who blocks whom"):
         item = page.locator("#attention li li", has_text='"blocker" is paused and holds')
-        expect(item).to_contain_text('for which "waiter" waits', timeout=SOON)
+        expect(item).to_contain_text('"waiter" waits for memory', timeout=SOON)
     with task("admin", "frees the memory, and nobody ends"):
         item.get_by_role("button", name="Free its memory").click()
         page.get_by_role("dialog").get_by_role("button", name="Free its memory").click()

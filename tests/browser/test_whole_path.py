@@ -108,7 +108,7 @@ def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
     page.get_by_label("Quota on each GPU").fill("3GiB")
     page.get_by_label("Name", exact=True).fill("first")
     expect(page.locator(".verdict").first).to_contain_text("fits")
-    expect(page.locator("#forecast")).to_have_text("It fits now.", timeout=SOON)
+    expect(page.locator("#forecast")).to_have_text("Fits now.", timeout=SOON)
     shot(page, "guide-2-launch", whole=False)
     page.get_by_role("button", name="Launch", exact=True).click()
     expect(page.get_by_role("heading", name="first")).to_be_visible(timeout=SOON)

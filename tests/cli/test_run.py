@@ -127,9 +127,7 @@ def test_a_suspended_container_says_so_with_place_and_time_and_says_when_it_goes
     process = start("run", "--name", "waiter", "--gpu-memory", "600MiB", "local", WORKLOAD, "--bytes", "400MiB",
                     environ=appliance.environ)  # fmt: skip
     line = process.stderr.readline()
-    since = re.fullmatch(
-        r"gpushare: waiter is suspended since (\d\d:\d\d:\d\d), 1st in the queue\. It needs \S.*\n", line
-    )
+    since = re.fullmatch(r"gpushare: waiter is suspended since (\d\d:\d\d:\d\d), 1st in the queue\. Needs \S.*\n", line)
     assert since, line
     assert appliance.named("waiter")["state"] == "suspended"
     appliance.api("POST", f"containers/{holder['id']}/kill/", {})

@@ -195,7 +195,7 @@ def container(number: int, **more: Any) -> dict[str, Any]:
 def waiting(number: int, **more: Any) -> dict[str, Any]:
     since = datetime.now(UTC).isoformat()
     return {"position": number, "name": f"wait-{number}", "owner": "ada", "bytes": GIB, "since": since,
-            "reason": "It needs 1 GiB; 0 bytes are free.", "id": f"w{number}", **more}  # fmt: skip
+            "reason": "Needs 1 GiB; 0 bytes is free.", "id": f"w{number}", **more}  # fmt: skip
 
 
 CARD = {"index": 0, "uuid": "GPU-0", "name": "NVIDIA H200", "most": 140 * GIB, "capacity": 139 * GIB, "charged": GIB,

@@ -39,11 +39,11 @@ def of_the_last(world: World) -> str:
 
 
 def test_too_little_is_free():
-    assert told("fair", (8, 8), (6, 6)) == "It needs 6 bytes; 2 bytes are free."
+    assert told("fair", (8, 8), (6, 6)) == "Needs 6 bytes; 2 bytes is free."
 
 
 def test_it_is_paused():
-    assert told("fair", (8, 8), (6, 6), paused=True) == "It is paused; it asks for 6 bytes."
+    assert told("fair", (8, 8), (6, 6), paused=True) == "Paused. Its request for 6 bytes waits until it is resumed."
 
 
 @pytest.mark.parametrize("policy", sorted(policies.POLICIES))
@@ -51,27 +51,26 @@ def test_it_would_fit_and_not_be_safe(policy):
     world = asked_by(policy, (8, 4), (8, 4))
     world.do(Ticked(fair.STARTING))
     assert of_the_last(world) == (
-        "It needs 4 bytes of 6 bytes free; with the 2 bytes that this would leave, it and others could end up waiting "
-        "for each other for ever."
+        "Needs 4 bytes. 6 bytes is free, but a grant would leave 2 bytes, and containers could deadlock."
     )
 
 
 def test_fair_starts_nobody_by_halves_while_others_wait():
     assert told("fair", (8, 8), (10, 6), (8, 1)) == (
-        "It starts once its whole quota of 8 bytes is free; 2 bytes are. It asks for 1 bytes first."
+        "Starts when its whole quota of 8 bytes is free (now 2 bytes). Its first request: 1 bytes."
     )
 
 
 def test_what_is_free_is_meant_for_one_that_has_just_started():
     assert told("fair", (9, 1), (8, 4)) == (
-        "It starts once its whole quota of 8 bytes is free; 9 bytes are, 8 bytes of it for those who have just "
-        "started. It asks for 4 bytes first."
+        "Starts when its whole quota of 8 bytes is free (now 9 bytes, 8 bytes of it reserved for containers that have "
+        "just started). Its first request: 4 bytes."
     )
 
 
 def test_it_is_not_its_turn():
     assert told("fifo", (8, 8), (10, 6), (2, 1)) == (
-        "It needs 1 bytes of 2 bytes free; somebody who has waited longer, or was put first, goes first."
+        "Needs 1 bytes of 2 bytes free. A container that has waited longer, or was put first, goes first."
     )
 
 
@@ -80,4 +79,4 @@ def test_what_is_in_host_memory_comes_back_when_there_is_room():
     world.swap_out("0", 1)
     ask(world, (8, 8))
     world.want_back("0", 2)
-    assert of_the_last(world) == "It comes back when 8 bytes are free; 2 bytes are."
+    assert of_the_last(world) == "Returns to the GPU when 8 bytes is free (now 2 bytes)."

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.examples.conftest import Run
 from tests.support.appliance import WORKLOAD, Appliance, until
 
-WHY = re.compile(r" is suspended, number 1 in the queue: It needs .*first ends")
+WHY = re.compile(r" is suspended, number 1 in the queue: Needs .*first ends")
 
 
 def test_it_launches_follows_and_ends_with_the_programs_code(run: Run, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_pytorch_job_is_suspended_and_resumes_in_the_terminal(
     record(f"$ echo $?\n{code}")
     assert code == 0, shown
     assert "result right" in shown
-    assert re.search(r"^gpushare: second is suspended since .*, 1st in the queue\. It needs ", shown, re.MULTILINE)
+    assert re.search(r"^gpushare: second is suspended since .*, 1st in the queue\. Needs ", shown, re.MULTILINE)
     assert re.search(r"^gpushare: second goes on after \d+ s$", shown, re.MULTILINE)
     assert gpushare("ps", "-a")[0] == 0
     assert gpushare("peak")[0] == 0

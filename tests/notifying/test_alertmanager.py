@@ -63,13 +63,13 @@ def test_it_shows_what_goes_on_and_no_more_what_is_over(alertmanager, engine, wa
     receiver = Receiver.objects.create(name="am", kind=Receiver.Kind.ALERTMANAGER, url=f"{alertmanager}/")
     Rule.objects.create(receiver=receiver)
     engine('Docker does not answer. "quoted", ünïcode')
-    waiter("train", queue_reason="It needs 1 GiB.")
+    waiter("train", queue_reason="Needs 1 GiB.")
     now = timezone.now()
     turn(now)
     assert set(Delivery.objects.values_list("outcome", "error")) == {("sent", "")}
     both = [
         ("GpushareEngineAway", 'Docker does not answer. "quoted", ünïcode'),
-        ("GpushareWaiting", '"train" waits for memory. It needs 1 GiB.'),
+        ("GpushareWaiting", '"train" waits for memory. Needs 1 GiB.'),
     ]
     until(lambda: shown(alertmanager) == both)
     (told,) = httpx.get(f"{alertmanager}/api/v2/alerts?filter=kind=waiting").json()

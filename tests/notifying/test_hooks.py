@@ -34,7 +34,7 @@ def test_it_is_told_once_and_once_that_it_is_over(hook, receiver, engine):
 
 def test_the_form_is_the_one_that_alertmanager_sends(hook, receiver, waiter, settings):
     settings.GPUSHARE_PUBLIC_URL = "https://gpu1.lab"
-    made = waiter("train", queue_reason="It needs 1 GiB.")
+    made = waiter("train", queue_reason="Needs 1 GiB.")
     turn(timezone.now())
     (heard,) = hook.heard
     told = heard.json
@@ -48,7 +48,7 @@ def test_the_form_is_the_one_that_alertmanager_sends(hook, receiver, waiter, set
         "alertname": "GpushareWaiting", "severity": "info", "kind": "waiting", "node": settings.GPUSHARE_NODE,
         "person": "ann", "container": "train", "container_id": str(made.pk), "key": "",
     }  # fmt: skip
-    assert alert["annotations"]["summary"] == '"train" waits for memory. It needs 1 GiB.'
+    assert alert["annotations"]["summary"] == '"train" waits for memory. Needs 1 GiB.'
     assert alert["startsAt"] == made.suspended_since.isoformat().replace("+00:00", "Z")
     assert alert["endsAt"] == "0001-01-01T00:00:00Z"
     assert alert["generatorURL"] == f"https://gpu1.lab/containers/{made.pk}/"

@@ -139,7 +139,7 @@ async def test_kill_that_is_cut_off_after_it_acted_is_told_as_done_with_its_reas
     await host.stop()
     await host.start()
     answer = await host.answer(command)
-    assert (answer.outcome, answer.message) == ("done", "It has ended.")
+    assert (answer.outcome, answer.message) == ("done", "The container has ended.")
     row = await host.until(container, "killed")
     assert (row.reason, row.exit_code) == ("Killed by the appliance.", 137)
     assert [event.kind for event in await host.events(container, "killed", "ended")] == ["killed", "ended"]

@@ -186,7 +186,7 @@ async def test_launch_that_is_killed_after_its_start_was_told_ends_once(host: Ho
     killed = await host.command("kill", container)
     go_on.set()
     await host.answer(launching)
-    assert (killed.outcome, killed.message) == ("done", "It has ended.")
+    assert (killed.outcome, killed.message) == ("done", "The container has ended.")
     ended = await host.until(container, "killed")
     assert ended.reason.startswith("Killed by")
     assert [event.kind for event in await host.events(container)] == ["started", "killed", "ended"]

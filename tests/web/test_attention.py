@@ -112,7 +112,7 @@ def test_foreign_memory_is_what_no_container_accounts_for(card, ann):
     assert message_of("foreign").startswith("700 MiB of GPU 0")
     Claim.objects.filter(container=made).update(unexplained=600 << 20)
     assert told() == [("unexplained", "ann")]
-    assert message_of("unexplained") == '"sly" holds 600 MiB past the shim, beyond what it was charged.'
+    assert message_of("unexplained") == '"sly" holds 600 MiB beyond what was charged to it.'
 
 
 def test_each_process_that_holds_foreign_memory_is_named(card):
@@ -143,17 +143,17 @@ def test_the_table_says_uncapped_of_whom_it_is_told(card, ann):
 
 def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, settings):
     bob = person("bob", "user")
-    waits = rows.container("waits", ann, card, quota=3, suspended_since=rows.ago(400), queue_reason="It needs 3 GiB.")
+    waits = rows.container("waits", ann, card, quota=3, suspended_since=rows.ago(400), queue_reason="Needs 3 GiB.")
     Claim.objects.filter(container=waits).update(waiting=3 << 30)
     rows.container("paused", bob, card, quota=2, used=2, paused_at=rows.ago(500))
     rows.container("idle", bob, card, quota=2, used=1, idle_since=rows.ago(900))
     rows.container("elsewhere", bob, rows.gpu(1), quota=2, used=1, paused_at=rows.ago(500))
     assert told() == [("waiting", "ann"), ("holding", "bob"), ("holding", "bob")]
-    assert message_of("waiting") == '"waits" waits for memory. It needs 3 GiB.'
+    assert message_of("waiting") == '"waits" waits for memory. Needs 3 GiB.'
     found = {item.message: item.acts for item in attention.items() if item.kind == "holding"}
     assert found == {
-        '"paused" is paused and holds 2 GiB, for which "waits" waits.': ("resume", "free", "kill"),
-        '"idle" computes nothing and holds 1 GiB, for which "waits" waits.': ("free", "kill"),
+        '"paused" is paused and holds 2 GiB; "waits" waits for memory.': ("resume", "free", "kill"),
+        '"idle" is idle and holds 1 GiB; "waits" waits for memory.': ("free", "kill"),
     }
     settings.GPUSHARE_ATTENTION_MINUTES = 10
     assert [kind for kind, _ in told()] == ["holding", "holding"]
@@ -165,7 +165,7 @@ def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, settings):
 
 def test_one_that_takes_no_part_in_the_turns(card, ann):
     rows.container("rude", ann, card, no_turns="It did not stop within 10 s.")
-    assert message_of("no_turns") == '"rude" takes no part in the turns of computing. It did not stop within 10 s.'
+    assert message_of("no_turns") == '"rude" does not share compute time. It did not stop within 10 s.'
 
 
 def ended(name, owner, card, after, code, ago, **fields):

@@ -143,10 +143,10 @@ async def test_it_is_open_once_the_containers_end_has_answered(shell: Container,
     await socket.connect()
     assert (await socket.receive_output(PATIENCE))["bytes"] == bytes([FrameKind.OPEN])
     await socket.close()
-    scheduler.refuses = Problem("container_ended", "It has ended.", 409)
+    scheduler.refuses = Problem("container_ended", "The container has ended.", 409)
     other = Connection(shell, await sync_to_async(key_of)("owner"))
     await other.connect()
-    assert "It has ended." in (await other.receive_output(PATIENCE))["text"]
+    assert "The container has ended." in (await other.receive_output(PATIENCE))["text"]
     await other.close()
 
 
@@ -243,9 +243,12 @@ async def test_without_a_scheduler_it_says_so(shell: Container, tmp_path: Path, 
 
 
 async def test_what_the_scheduler_refuses_is_told(shell: Container, scheduler: Scheduler) -> None:
-    scheduler.refuses = Problem("container_ended", "It has ended.", 409)
+    scheduler.refuses = Problem("container_ended", "The container has ended.", 409)
     code, said = await refused(Connection(shell, await sync_to_async(key_of)("owner")))
-    assert (code, said) == (4409, {"status": 409, "error": {"code": "container_ended", "message": "It has ended."}})
+    assert (code, said) == (
+        4409,
+        {"status": 409, "error": {"code": "container_ended", "message": "The container has ended."}},
+    )
     assert not await AuditEntry.objects.filter(action__startswith="console").aexists()
 
 

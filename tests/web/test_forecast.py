@@ -47,7 +47,7 @@ def test_what_is_asked(ada, gpu):
 def test_what_a_launch_would_be_refused_for_fits_at_no_time(client, ada, gpu, node, allowance, query, field, message):
     make_gpu(node, 1)
     Allowance.objects.create(user=ada, **allowance)
-    with commands_answered(result={"fits": True, "behind": [], "earliest": 0, "message": "It fits now."}):
+    with commands_answered(result={"fits": True, "behind": [], "earliest": 0, "message": "Fits now."}):
         error = client.get(URL, query).json()["error"]
     assert (error.get("field", ""), message in error["message"]) == (field, True), error
     assert not Command.objects.exists()
@@ -80,7 +80,7 @@ def test_the_form_shows_a_refusal_as_one_and_what_is_foreseen_as_it_is_told(ada,
     browser.force_login(ada)
     with commands_answered(outcome=Command.Outcome.REFUSED, code="over_capacity", status=400, message="Too much."):
         assert browser.post("/launch/forecast/", {"gpu_memory": "2g"}).json() == {"text": "Too much.", "bad": True}
-    with commands_answered(result={"fits": True, "message": "It fits now."}):
-        assert browser.post("/launch/forecast/", {"gpu_memory": "2g"}).json() == {"text": "It fits now."}
+    with commands_answered(result={"fits": True, "message": "Fits now."}):
+        assert browser.post("/launch/forecast/", {"gpu_memory": "2g"}).json() == {"text": "Fits now."}
     assert browser.post("/launch/forecast/", {"gpu_memory": "many"}).json() == {}
     assert not Command.objects.exists()

@@ -140,7 +140,7 @@ def test_of_a_swarm_s_hosts_those_that_have_room_are_looked_at_with_the_labels_t
 @pytest.mark.django_db(transaction=True)
 def test_the_preview_and_a_forecast_say_where_it_would_go_and_why(client, ada, nodes) -> None:
     why = "a has the most room: 16 GiB are promised to nobody on a GPU; next is b, where 16 GiB are promised to nobody."
-    found = {"fits": True, "behind": [], "earliest": None, "message": "It fits now."}
+    found = {"fits": True, "behind": [], "earliest": None, "message": "Fits now."}
     browser = Client()
     browser.force_login(ada)
     with commands_answered(result=found):
@@ -149,11 +149,11 @@ def test_the_preview_and_a_forecast_say_where_it_would_go_and_why(client, ada, n
         only = client.get("/api/v1/forecast/", {"gpu_memory": "2GiB", "constraints": "node!=a,node.labels.disk==ssd"})
         assert only.json()["node"] == "b"
         preview = browser.post("/launch/forecast/", {"gpu_memory": "2GiB"}).json()
-        assert preview == {"text": f"Would go to a. {why} It fits now."}
+        assert preview == {"text": f"Would go to a. {why} Fits now."}
         asked = browser.post("/launch/forecast/", {"gpu_memory": "2GiB", "constraints": "node!=a\nnode!=c"}).json()
         assert asked["text"].startswith("Would go to b. b is the only one of 3 nodes that is as asked")
         named = browser.post("/launch/forecast/", {"gpu_memory": "2GiB", "node": "b"}).json()
-        assert named == {"text": "On b: It fits now."}
+        assert named == {"text": "On b: Fits now."}
         wrong = browser.post("/launch/forecast/", {"gpu_memory": "2GiB", "constraints": "disk=ssd"}).json()
         assert (wrong["bad"], "no constraint" in wrong["text"]) == (True, True)
     error = client.get("/api/v1/forecast/", {"gpu_memory": "2GiB", "constraints": "disk=ssd"}).json()["error"]

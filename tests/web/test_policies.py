@@ -21,7 +21,7 @@ def test_the_queue_page_says_of_each_policy_what_the_record_says(ada, node):
     for policy in node.policies:
         assert f'value="{policy["name"]}"' in page
         assert policy["explanation"] in page
-    assert "The call that was suspended last is served first." in page  # not "who was served last"
+    assert "The newest request is served first." in page  # not "who was served last"
 
 
 @pytest.mark.django_db

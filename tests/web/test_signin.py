@@ -101,7 +101,7 @@ def test_the_pages_say_as_rest_does_for_how_long_one_has_to_wait(monkeypatch, pa
 
 def test_a_wrong_password_is_told_on_the_page():
     told = Client().post("/login/", {"username": "bob", "password": "wrong"}).content.decode()
-    assert "That name and password do not fit together. Both are case-sensitive." in told
+    assert "Wrong name or password. Both are case-sensitive." in told
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def test_the_page_names_the_setting_and_the_name(client):
     answer = asked(client, "gpu1.lab:8000")
     page = answer.content.decode()
     assert answer.status_code == 400
-    assert "Not by this name" in page
+    assert "This host name is not allowed" in page
     assert 'GPUSHARE_ALLOWED_HOSTS="… gpu1.lab"' in page.replace("&quot;", '"')
     assert asked(client, "[fe80::1]:8000").content.decode().count("[fe80::1]") == 2
     assert asked(client, "localhost:8000", "/healthz").status_code == 200

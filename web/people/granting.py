@@ -1,4 +1,4 @@
-"""Allowances as admins give them, to a person or to a group. What is in force for whom is allowances.py's."""
+"""Allowances as admins give them, to a person or to a group. Current limits for whom is allowances.py's."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class SignInForm(AuthenticationForm):
 
     error_messages = {
         **AuthenticationForm.error_messages,
-        "invalid_login": "That name and password do not fit together. Both are case-sensitive.",
+        "invalid_login": "Wrong name or password. Both are case-sensitive.",
     }
 
     def clean(self) -> dict[str, Any]:

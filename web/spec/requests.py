@@ -178,7 +178,12 @@ class LaunchSpec(StrictSerializer):
         help_text="node.labels.disk==ssd or node!=gpu3",
     )
     name = StrictText(
-        required=False, allow_blank=True, default="", max_length=63, label="Name", help_text="Empty: one is made up"
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=63,
+        label="Name",
+        help_text="Leave empty for a random name",
     )
     env = EnvironmentField(required=False, default=dict, label="Environment", help_text="NAME=value")
     working_dir = StrictText(
@@ -200,7 +205,7 @@ class LaunchSpec(StrictSerializer):
     init = StrictBoolean(
         required=False,
         default=True,
-        label="No init: the command itself is the first process, and reaps its orphans",
+        label="No init: the command itself is process 1",
         help_text="true: a small init is the first process. false: the command itself is",
     )
     on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
@@ -237,39 +242,37 @@ class LaunchSpec(StrictSerializer):
     compute_weight = StrictInteger(
         min_value=1,
         max_value=HEAVIEST,
-        label="Weight in computing",
-        help_text="Its part of a GPU's time where several compute; empty: 100",
+        label="Compute weight",
+        help_text="Share of GPU time under contention; empty: 100",
         **_OR_NULL,
     )
     compute_limit = StrictInteger(
         min_value=1,
         max_value=100,
-        label="Most of a GPU's time (percent)",
-        help_text="Kept even if nobody else computes; empty: no limit",
+        label="GPU time limit (%)",
+        help_text="Applies even if the GPU is otherwise idle; empty: no limit",
         **_OR_NULL,
     )
     notify = HappeningsField(
-        label="Tell me when it",
+        label="Notify me when",
         help_text=f"Of {', '.join(Happening)}; {NOTHING}: nothing; empty: as your notifications say",
         **_OR_NULL,
     )
     guaranteed = StrictBoolean(
         required=False, default=False, label="Guaranteed: reserve the whole quota from the start"
     )
-    give_way = StrictBoolean(
-        required=False, default=True, label="Do not give way: keep its GPU memory even while it computes nothing"
-    )
-    remove_when_done = StrictBoolean(required=False, default=False, label="Remove it when it has ended")
+    give_way = StrictBoolean(required=False, default=True, label="Never move to host memory, even while idle")
+    remove_when_done = StrictBoolean(required=False, default=False, label="Remove when it ends")
     restart = StrictText(
         required=False,
         allow_blank=True,
         default="",
         max_length=16,
-        label="Begin it again",
+        label="Restart policy",
         help_text="on-failure, on-failure:3 or always; by a Swarm only; empty: never",
     )
-    interactive = StrictBoolean(required=False, default=False, label="Keep its input open, for gpushare attach")
-    tty = StrictBoolean(required=False, default=False, label="Give it a terminal, for gpushare attach")
+    interactive = StrictBoolean(required=False, default=False, label="Keep input open (gpushare attach)")
+    tty = StrictBoolean(required=False, default=False, label="Terminal (gpushare attach)")
 
     def validate_name(self, value: str) -> str:
         if value and not _NAME.fullmatch(value):

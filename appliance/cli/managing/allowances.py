@@ -39,7 +39,7 @@ def allowances(
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Take the whole allowance away.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Admins: what persons and groups are given. What is in force for somebody: gpushare people NAME."""
+    """Admins: what persons and groups are given. Current limits for somebody: gpushare people NAME."""
     spec: Json = {}
     if gpu_memory is not None:
         spec["gpu_memory"] = None if gpu_memory == NONE else gpu_memory

@@ -21,8 +21,8 @@ Profile = Mapping[str, Any]
 # The spawner's own: no profile may say whose a notebook is, or what it is called.
 RESERVED = {"name", "owner", "ports", "interactive", "tty", "remove_when_done"}
 LABELS = {
-    "gpu_memory": "GPU memory", "gpus": "GPUs", "image": "Image", "compute_weight": "Weight in computing",
-    "compute_limit": "Most of a GPU's time (percent)", "memory": "Host memory", "cpus": "CPU cores",
+    "gpu_memory": "GPU memory", "gpus": "GPUs", "image": "Image", "compute_weight": "Compute weight",
+    "compute_limit": "GPU time limit (%)", "memory": "Host memory", "cpus": "CPU cores",
 }  # fmt: skip
 
 

@@ -187,7 +187,7 @@ class Consoles:
         """Raises Problem if it does not live."""
         tenant = self._broker.tenants.get(container)
         if tenant is None or tenant.finished or not tenant.engine_id:
-            raise Problem("container_ended", "It has ended.", 409)
+            raise Problem("container_ended", "The container has ended.", 409)
         return tenant.engine_id
 
     def _keep(self, task: asyncio.Task[None]) -> None:

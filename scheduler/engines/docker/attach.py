@@ -52,7 +52,7 @@ def attach_again(client: Client, engine_id: str) -> Attached:
     found = client.look.inspect_container(engine_id)
     config = found["Config"]
     if not found["State"]["Running"]:
-        raise EngineError("It has ended.", code="container_ended")
+        raise EngineError("The container has ended.", code="container_ended")
     if not (config["OpenStdin"] or config["Tty"]):
         raise EngineError("It was launched without a keyboard.", code="no_console")
     return attach(client, engine_id, interactive=config["OpenStdin"], tty=config["Tty"])
@@ -145,5 +145,5 @@ def _refusal(status: int, body: bytes) -> EngineError:
     except (ValueError, KeyError):
         said = f"status {status}"
     if status in (404, 409):
-        return EngineError("It has ended.", code="container_ended")
+        return EngineError("The container has ended.", code="container_ended")
     return EngineError(f"Docker says: {said}", status=503 if status >= 500 else 409)

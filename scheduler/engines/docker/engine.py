@@ -242,7 +242,7 @@ class DockerEngine:
         await self._watch.require_ours(engine_id)
         found = await self._watch.look(engine_id)
         if found is None or found.condition is Condition.ENDED:
-            raise EngineError("It has ended.", code="not_running")
+            raise EngineError("The container has ended.", code="not_running")
         if found.condition is Condition.PAUSED:
             raise EngineError("It is paused: resume it first.", code="paused")
         return await (await self._client.call_inside(self._execs.start, engine_id, asked)).open()
@@ -461,7 +461,7 @@ class DockerEngine:
             await self._client.unless_gone(action, engine_id)
             found = await self._watch.look(engine_id)
         if found is None or found.condition is Condition.ENDED:
-            raise EngineError("It has ended.", code="not_running")
+            raise EngineError("The container has ended.", code="not_running")
         if found.condition is not wanted:
             raise EngineError(f"Docker left it {found.condition}.")
 

@@ -296,7 +296,7 @@ class ProcessEngine:
     def _living(self, engine_id: str) -> Running:
         running = self._running(engine_id)
         if running is None or not running.is_kept():
-            raise EngineError("It has ended.", code="not_running")
+            raise EngineError("The container has ended.", code="not_running")
         return running
 
     def _look(self, launching: frozenset[str]) -> list[Sighting]:
@@ -369,7 +369,7 @@ class ProcessEngine:
         """Raises EngineError if it has ended meanwhile."""
         sighting = await self._tell(engine_id)
         if sighting.condition in (Condition.ENDED, Condition.GONE):
-            raise EngineError("It has ended.", code="not_running")
+            raise EngineError("The container has ended.", code="not_running")
         return sighting
 
     async def _tell(self, engine_id: str) -> Sighting:

@@ -77,7 +77,7 @@ class Allowances(GenericAPIView[Allowance]):
 
     @extend_schema(parameters=[PageQuery], responses={200: AllowanceAnswer(many=True), **ERRORS})
     def get(self, request: Request) -> Response:
-        """What has been given to whom, as it was given. What is in force for somebody is in people/. For admins."""
+        """What has been given to whom, as it was given. Current limits for somebody is in people/. For admins."""
         PageQuery.of(request)
         page = self.paginate_queryset(Allowance.objects.select_related("user", "group").order_by("pk"))
         return self.get_paginated_response(AllowanceAnswer(page or (), many=True).data)

@@ -71,7 +71,7 @@ def problem_of(error: Exception) -> Problem:
         case DatabaseError():
             log.error("The database refused", exc_info=error)
             return Problem("database_away", f"{_AWAY} Try again shortly.", 503)
-    return Problem("internal_error", "The server failed at this; its log tells more.", 500)
+    return Problem("internal_error", "Server error; its log tells more.", 500)
 
 
 @csrf_exempt  # or a POST to nowhere would be answered about cookies

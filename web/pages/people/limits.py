@@ -23,11 +23,11 @@ LABELS = {
     "gib_hours": ("GiB × hours", "VRAM held in seven days"),
     "priority_lowest": ("Lowest priority", "-100 to 100"),
     "priority_highest": ("Highest priority", "-100 to 100"),
-    "compute_weight": ("Weight in computing", "The most of each container: 1 to 1000; 100 is usual"),
+    "compute_weight": ("Compute weight", "The most of each container: 1 to 1000; 100 is usual"),
     "compute_weights": ("Weights together", "Of all live containers; each has 100 if nothing is said"),
     "compute_limit": ("Percent of a GPU's time", "The most of each container: 1 to 100"),
     "images": ("Images", "One pattern a line: lab/*, nvcr.io/nvidia/pytorch:*"),
-    "gpus": ("GPUs", "Nothing chosen: all of them, and those that come"),
+    "gpus": ("GPUs", "None ticked: all GPUs, new ones included"),
 }
 KINDS = {"images": "area", "gpus": "cards"}  # how what is no single line is asked for
 NOTHING = "none at all"  # how an empty list is written and chosen

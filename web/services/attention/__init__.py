@@ -44,7 +44,7 @@ def recorded(now: datetime) -> list[Item]:
 def without_database() -> list[Item]:
     """What is known where the database does not answer."""
     message = (
-        "The database does not answer: what is shown here is as old as its last answer, nobody can sign in, and what "
-        "is asked is refused. Containers go on with what they have. Start it again, or look at its log and its disk."
+        "The database does not answer. The data shown is old, sign-in does not work and requests are refused. Running "
+        "containers are not affected. Restart the database, or look at its log and its disk."
     )
     return [Item(Kind.DATABASE_AWAY, Kind.DATABASE_AWAY, "", message, command="systemctl status postgresql; df -h")]

@@ -33,7 +33,7 @@ def items(now: datetime) -> Iterator[Item]:
             yield from _faults(gpu, now)
             yield from _foreign(gpu, gpu.foreign - gpu.ours)
         elif gpu.promised:
-            message = f"{_named(gpu)} has gone, and containers still have a quota on it. Look at the driver's log."
+            message = f"{_named(gpu)} is gone, and containers still have a quota on it. Look at the driver's log."
             yield _of(gpu, Kind.GPU_GONE, message, command="nvidia-smi -L; dmesg | grep NVRM")
 
 
@@ -56,8 +56,8 @@ def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
         yield _of(gpu, Kind.ECC, message, command=f"nvidia-smi -q -d ECC -i {quote(gpu.uuid)}")
     if gpu.hot_since is not None:
         message = (
-            f"{_named(gpu)} is at {gpu.temperature} °C; its limit is {limit:g} °C. It slows down when it is hotter: "
-            "look at its fans and at what cools the room."
+            f"{_named(gpu)} is at {gpu.temperature} °C; its limit is {limit:g} °C. A hotter card slows down. "
+            "Check its fans and the cooling of the room."
         )
         yield _of(gpu, Kind.HOT, message, gpu.hot_since, f"nvidia-smi -q -d TEMPERATURE -i {quote(gpu.uuid)}")
 
@@ -65,7 +65,7 @@ def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
 def _foreign(gpu: Gpu, size: int) -> Iterator[Item]:
     if size < FOREIGN:
         return
-    message = f"{format_size(size)} of {_named(gpu)} are held by programs that are no container's"
+    message = f"{format_size(size)} of {_named(gpu)} is used by programs outside all containers"
     named = [_stranger(each) for each in gpu.strangers]
     message += f": {'; '.join(named)}. Whoever owns them can end them." if named else ": nvidia-smi names them."
     pids = ",".join(str(each["pid"]) for each in gpu.strangers)

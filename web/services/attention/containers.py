@@ -48,17 +48,17 @@ def _claims() -> QuerySet[Claim]:
 def _past_the_shim() -> Iterator[Item]:
     for container, claims in _by_container(_claims().filter(unexplained__gt=0)):
         taken = format_size(sum(claim.unexplained for claim in claims))
-        message = f'"{container.name}" holds {taken} past the shim, beyond what it was charged.'
+        message = f'"{container.name}" holds {taken} beyond what was charged to it.'
         yield about(container, Kind.UNEXPLAINED, message, "kill")
     told = Cast("processes", TextField())
     for container, _ in _by_container(_claims().annotate(told=told).filter(told__contains='"uncapped": true')):
-        message = f'"{container.name}" has a process on a GPU that the shim is not in: nothing keeps it to its quota.'
+        message = f'"{container.name}" has a process on a GPU without the shim: its quota is not enforced.'
         yield about(container, Kind.UNCAPPED, message, "kill")
 
 
 def _not_restored() -> Iterator[Item]:
     for container in Container.objects.live().exclude(not_restored="").select_related("owner").defer(*large()):
-        message = f'"{container.name}" cannot go on. {container.not_restored}'
+        message = f'"{container.name}" cannot continue. {container.not_restored}'
         yield about(container, Kind.NOT_RESTORED, message, "resume", "kill", since=container.swapped_at)
 
 
@@ -72,7 +72,7 @@ def _waiting(now: datetime) -> Iterator[Item]:
             yield about(container, Kind.WAITING, message, "first", "kill", since=container.suspended_since)
         elif container.state is State.SWAPPED:
             size = format_size(container.swapped)
-            waits = f'"{container.name}" has {size} in host memory and waits for room on its card.'
+            waits = f'"{container.name}" has {size} in host memory and waits for free GPU memory.'
             message = f"{waits} {container.queue_reason}".strip()
             yield about(container, Kind.SWAPPED_WAITING, message, "first", "kill", since=container.suspended_since)
 
@@ -94,10 +94,10 @@ def _holding() -> Iterator[Item]:
         movable = container.node and not (container.node.cannot_swap or container.cannot_move)
         free = ("free",) if movable else ()
         if container.paused_at is not None:
-            message = f'"{container.name}" is paused and holds {held}, for which {whom}.'
+            message = f'"{container.name}" is paused and holds {held}; {whom} for memory.'
             yield about(container, Kind.HOLDING, message, "resume", *free, "kill", since=container.paused_at)
         else:
-            message = f'"{container.name}" computes nothing and holds {held}, for which {whom}.'
+            message = f'"{container.name}" is idle and holds {held}; {whom} for memory.'
             yield about(container, Kind.HOLDING, message, *free, "kill", since=container.idle_since)
 
 
@@ -117,7 +117,7 @@ def _no_turns() -> Iterator[Item]:
         if why := not_kept(container):
             yield about(container, Kind.NO_TURNS, f'"{container.name}": {why}', "kill")
         elif container.no_turns:
-            message = f'"{container.name}" takes no part in the turns of computing. {container.no_turns}'
+            message = f'"{container.name}" does not share compute time. {container.no_turns}'
             yield about(container, Kind.NO_TURNS, message, "kill")
 
 

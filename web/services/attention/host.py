@@ -21,9 +21,7 @@ def items(nodes: Sequence[Node]) -> Iterator[Item]:
     """`nodes`: those that are listed."""
     for node in nodes:
         if not node.is_alive():
-            message = (
-                f'The scheduler of "{node.name}" is away: containers go on, but nothing is granted. Start it again.'
-            )
+            message = f'The scheduler of "{node.name}" is away. Running containers are not affected, but no memory is granted. Restart it.'
             yield _of(node, Kind.SCHEDULER_AWAY, message, "systemctl restart gpushare-scheduler", node.seen_at)
             continue  # what it last said of the rest may be long ago
         if node.engine_error:
@@ -32,14 +30,14 @@ def items(nodes: Sequence[Node]) -> Iterator[Item]:
         if node.release not in ("", settings.GPUSHARE_VERSION):
             message = (
                 f'The scheduler of "{node.name}" is of release {node.release}, and this web side of '
-                f"{settings.GPUSHARE_VERSION}: what one of them does not know yet is not done. Upgrade the older one."
+                f"{settings.GPUSHARE_VERSION}: features that only one of them has do not work. Upgrade the older one."
             )
             yield _of(node, Kind.OTHER_RELEASE, message, "gpushare --version")
         yield from _nearly_full(node)
         if abs(node.skew) >= SKEW:
             message = (
                 f'The clock of "{node.name}" is {abs(node.skew):.0f} s {"ahead of" if node.skew > 0 else "behind"} the '
-                "database's: what happened there has wrong times. Have both kept: `timedatectl set-ntp true`."
+                "database's: its events have wrong times. Synchronise both: `timedatectl set-ntp true`."
             )
             yield _of(node, Kind.CLOCK_WRONG, message, "timedatectl set-ntp true")
     yield from _audit(nodes)
@@ -51,11 +49,11 @@ def _of(node: Node, kind: Kind, message: str, command: str, since: datetime | No
 
 def _nearly_full(node: Node) -> Iterator[Item]:
     for each in node.nearly_full:
-        left = f"{format_size(each['free'])} of {format_size(each['total'])} are free"
+        left = f"{format_size(each['free'])} of {format_size(each['total'])} is free"
         command = "ps -eo pid,user,rss,args --sort=-rss | head -20"
         if each["of"] == "host memory":
             message = (
-                f'The memory of "{node.name}" is nearly full: {left}. The kernel ends programs where none is left.'
+                f'The memory of "{node.name}" is nearly full: {left}. The kernel kills programs when none is left.'
             )
         else:
             command = "df -h; docker system df"
