@@ -18,9 +18,9 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 NAME = "_gpushare"
-HEADERS = ("wire.h", "lease.h", "lease_v1.h")
+HEADERS = ("wire.h", "lease.h")
 STRUCTS = ("wire_frame", "lease_slot", "lease_page")
-SOURCES = '#include "lease.c"\n#include "lease_v1.c"\n#include "wire.h"\n#include <sys/mman.h>\n'
+SOURCES = '#include "lease.c"\n#include "wire.h"\n#include <sys/mman.h>\n'
 
 # Python reads and writes the fields of a slot through these: plain loads of shared memory may be torn or kept back.
 ACCESSORS = """

@@ -205,7 +205,8 @@ static int connect_first(void) {
         if (dialled.outcome == DIAL_OK) return WIRE_OK;
         if (dialled.outcome == DIAL_REFUSED) {
             say_once(&said, "no GPU memory for this process: the scheduler refused it (%s)",
-                     dialled.code == WIRE_BAD_VERSION ? "it is of another release" : "its container is not running");
+                     dialled.code == WIRE_BAD_VERSION ? "another release started its container; start it again"
+                                                      : "its container is not running");
             return dialled.code;
         }
         if (dialled.outcome == DIAL_NOBODY || waited >= options.patience_ms) {

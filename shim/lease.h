@@ -48,7 +48,7 @@
  *
  * A move (`moving`, `inside`): a driver whose process is checkpointed does not survive that a thread of it asks whether
  * its streams are done. So the process counts who is about to ask, then looks at `moving`; the scheduler sets `moving`,
- * then looks how many are counted: at least one side sees the other. Both words are zero in a page from before them.
+ * then looks how many are counted: at least one side sees the other.
  *
  * Sharing (`sharing`, `shared`): a driver takes memory that is shared between processes or cards out of them without a
  * word, and then cannot bring it back. So before a call that shares memory the process counts itself in `sharing`; if
@@ -85,9 +85,8 @@ enum lease_sharing {
     LEASE_SHARES_EXTERNAL = 128, /* memory of a graphics API */
 };
 
-/* What both versions have stands at one place in both; lease_v1.h tells what differs. All that an allocation and its
- * free touch is on the first cache line: each line that has to be fetched again costs time, and threads of one process
- * pass one line around rather than two. */
+/* All that an allocation and its free touch is on the first cache line: each line that has to be fetched again costs
+ * time, and threads of one process pass one line around rather than two. */
 struct lease_slot {
     _Atomic uint64_t taken;     /* process */
     _Atomic uint64_t limit;     /* scheduler */
@@ -155,7 +154,7 @@ uint64_t lease_claim(const struct lease_slot *slot);
 /* Prepares a zeroed page for `slots` GPUs. False if there are more than LEASE_SLOTS. */
 bool lease_page_init(struct lease_page *page, unsigned slots);
 
-/* True if the page is one that this release wrote. */
+/* True if the page has this version. */
 bool lease_page_valid(const struct lease_page *page);
 
 /* Its memory is about to be moved (`moving`), or is back and it runs. */

@@ -14,13 +14,11 @@
  *   RELEASED  slot: headroom has grown while the slot's pressure flag was set; a hint, no answer
  *   PHYSICAL  slot, bytes: the card had no memory although the lease had; a report, no answer
  *
- * Version 2 differs from 1 in the lease page alone (lease.h). A scheduler gives each process the page of its own
- * version. What was granted on a connection that broke and was not heard of (the page tells) is told again when the
+ * What was granted on a connection that broke and was not heard of (the page tells) is told again when the
  * process asks again: the process reads what has arrived before it connects anew, and asks anew for what it has not
  * been given.
  *
- * A process passes no file descriptor. Earlier releases of the shim handed their page back with HELLO; a scheduler
- * closes it unseen, since it finds the page of a process that it does not know through /proc.
+ * A process passes no file descriptor: a scheduler finds the page of a process that it does not know through /proc.
  *
  * A NEED is answered when it can be; any number may be open on one connection, told apart by `serial`. A connection
  * that breaks any rule above is closed; the process's lease stays its own until the process ends.
@@ -31,7 +29,6 @@
 #include <stdint.h>
 
 #define WIRE_VERSION 2
-#define WIRE_OLDEST 1 /* that a scheduler still understands */
 
 enum wire_type {
     WIRE_HELLO = 1,

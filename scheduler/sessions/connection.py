@@ -51,18 +51,17 @@ class Handler(Protocol):
 
     def message(self, connection: Connection, frame: Frame) -> None: ...
 
-    def closed(self, connection: Connection, unsent: list[Frame]) -> None:
-        """The connection has ended. `unsent`: what the process has never been told."""
+    def closed(self, connection: Connection) -> None:
+        """The connection has ended."""
 
 
 class House(Protocol):
     """What all connections share (server.py)."""
 
     handler: Handler
+    refuses_descriptors: bool  # the kernel passes none
     rota: Rota
     closer: Closer
-
-    def refuses_descriptors(self, container: str) -> bool: ...
 
     def room(self, taken: int) -> int: ...
 
@@ -145,7 +144,7 @@ class Connection:
         self.close()
 
     def _receive(self) -> None:
-        if self._house.refuses_descriptors(self.container):
+        if self._house.refuses_descriptors:
             data = self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
         else:
             data = self._receive_descriptors()
@@ -165,8 +164,7 @@ class Connection:
                 passed += struct.unpack(f"{len(payload) // 4}i", payload[: len(payload) // 4 * 4])
         if passed:
             self._house.closer.close(self.container, passed)
-            if len(passed) > 1 or self.greeted:  # a page with HELLO is what earlier releases of the shim hand back
-                raise WireError("file descriptors where none belong")
+            raise WireError("file descriptors where none belong")
         return data
 
     def _deal(self, frame: Frame) -> None:
@@ -200,7 +198,7 @@ class Connection:
     # ---- what it is told ----
 
     def send(self, frame: Frame, page: int | None = None) -> None:
-        """Sends now what goes now and keeps the rest; what never goes is reported to `Handler.closed`."""
+        """Sends now what goes now and keeps the rest."""
         self._unsent.append(frame)
         if len(self._unsent) > 1:
             if len(self._unsent) > UNSENT_LIMIT:
@@ -238,5 +236,4 @@ class Connection:
         self._be_deaf()
         self._loop.remove_writer(self._fd)
         self._house.forget(self, self._socket)
-        # A frame of which only a part went counts as unsent: the process acts on whole ones only.
-        self._house.handler.closed(self, list(self._unsent))
+        self._house.handler.closed(self)

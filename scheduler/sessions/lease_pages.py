@@ -20,7 +20,7 @@ from typing import Self
 
 from scheduler import proc
 from scheduler.gpus import uuid_bytes
-from shim.binding import EXHAUSTED, PAGE_NAME, WIRE_VERSION, BadPage, LeasePage
+from shim.binding import EXHAUSTED, PAGE_NAME, BadPage, LeasePage
 from shim.binding.slots import Slot
 
 __all__ = ["BadPage", "Lease", "LeasePage", "Place", "find", "inode", "make", "slots", "take_over"]
@@ -39,18 +39,18 @@ class Place:
     context: int
 
 
-def make(pid: int, container: str, places: Sequence[Place], version: int = WIRE_VERSION) -> LeasePage:
-    """A new page for one process, which speaks `version` of the protocol."""
+def make(pid: int, container: str, places: Sequence[Place]) -> LeasePage:
+    """A new page for one process."""
     # The name lets a restarted scheduler tell the process's own page from one that a fork inherited.
     name = f"{PAGE_NAME}-{pid}-{container}"
-    page = LeasePage.create([uuid_bytes(place.gpu) for place in places], name, version)
+    page = LeasePage.create([uuid_bytes(place.gpu) for place in places], name)
     for slot, place in zip(page, places, strict=True):
         _show_place(slot, place)
     return page
 
 
 def take_over(fd: int, gpus: Iterable[str]) -> LeasePage:
-    """Maps a page that a process has handed back; `fd` stays the caller's. Raises BadPage."""
+    """Maps a page that was found in a process; `fd` stays the caller's. Raises BadPage."""
     page = LeasePage.adopt(os.dup(fd))
     if not slots(page, gpus):
         page.close()
@@ -91,7 +91,6 @@ class Lease:
         self.forged = False
         self._slot = slot
         self._beyond = 0  # what the page had more than there was room for when it was taken over
-        self._unsent = 0
         self._peak = 0
 
     @classmethod
@@ -167,15 +166,10 @@ class Lease:
         if idle and not self.forged:
             self._slot.extend(idle)
 
-    def hung_up(self, unsent: int) -> None:
-        """`unsent` bytes were granted to a connection that has ended, and never went."""
-        self._unsent += unsent
-
     def said_hello(self) -> None:
         """The process has a new connection: nothing more can reach it from an earlier one."""
         self.check()
-        self.unheard = 0 if self.forged else min(self._slot.unheard(self._unsent), self._charged)
-        self._unsent = 0
+        self.unheard = 0 if self.forged else min(self._slot.unheard, self._charged)
 
     def tell_again(self, size: int) -> bool:
         """Whether a call that asks for `size` bytes has been granted them already and was not told."""

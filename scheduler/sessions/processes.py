@@ -28,7 +28,7 @@ from scheduler.sessions.looks import Looks
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.server import is_power_of_two
 from scheduler.sessions.tenants import Program, Session, Tenant, program_of
-from scheduler.sessions.wire import WIRE_OLDEST, WIRE_VERSION, Code, Frame, Purpose, Type, WireError
+from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Purpose, Type, WireError
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Sessions:
 
     def hello(self, connection: Connection, frame: Frame) -> None:
         tenant = self._broker.tenants.get(connection.container)
-        if not WIRE_OLDEST <= frame.code <= WIRE_VERSION:
+        if frame.code != WIRE_VERSION:
             self._refuse(connection, Code.BAD_VERSION)
             return
         if tenant is None or self._is_over(tenant):
@@ -87,7 +87,7 @@ class Sessions:
         elif program.started > self._since:
             # No earlier scheduler can have given it a page. Else each new process could bring one that it made itself,
             # and have its whole quota past the queue.
-            self._meet(tenant, connection, program, frame.code, None)
+            self._meet(tenant, connection, program, None)
         else:
             connection.hold()
             self._look(self._find_page(tenant, connection, program, frame))
@@ -120,7 +120,7 @@ class Sessions:
             if (pid, program.started) in self._processes or self._is_over(tenant):
                 self.hello(connection, hello)  # it was quicker on another connection, or its container has ended
             else:
-                self._meet(tenant, connection, program, hello.code, page)
+                self._meet(tenant, connection, program, page)
         except OSError as error:  # out of descriptors, say: it connects again
             log.warning("process %d cannot be looked at: %s", pid, error)
             connection.close()
@@ -128,14 +128,13 @@ class Sessions:
             if page is not None:
                 os.close(page)
 
-    def _meet(
-        self, tenant: Tenant, connection: Connection, program: Program, version: int, handed_back: int | None
-    ) -> None:
-        if handed_back is None and self._has_enough(tenant, connection):
+    def _meet(self, tenant: Tenant, connection: Connection, program: Program, found: int | None) -> None:
+        """`found`: the page that it has from an earlier scheduler."""
+        if found is None and self._has_enough(tenant, connection):
             connection.close("its container has enough processes")  # no refusal: it may try again
             return
         try:
-            session = self._open(tenant, connection, program, version, handed_back)
+            session = self._open(tenant, connection, program, found)
         except BadPage as error:
             # A process goes on with the page that it has, so there is no giving it another.
             log.warning("container %s, process %d: its page is refused: %s", tenant, connection.peer.pid, error)
@@ -157,23 +156,21 @@ class Sessions:
         connection.send(Frame(Type.REFUSED, code=code))
         connection.close()
 
-    def _open(
-        self, tenant: Tenant, connection: Connection, program: Program, version: int, handed_back: int | None
-    ) -> Session:
+    def _open(self, tenant: Tenant, connection: Connection, program: Program, found: int | None) -> Session:
         """Raises BadPage."""
         pid, pidfd = connection.peer.pid, os.dup(connection.peer.pidfd)
         try:
-            if handed_back is None:
-                page = lease_pages.make(pid, tenant.id, list(tenant.places(self._broker.contexts).values()), version)
+            if found is None:
+                page = lease_pages.make(pid, tenant.id, list(tenant.places(self._broker.contexts).values()))
             else:
-                page = self._take_over(tenant, handed_back)
+                page = self._take_over(tenant, found)
         except BaseException:
             os.close(pidfd)
             raise
-        return self.open(tenant, pid, program, pidfd, page, taken_over=handed_back is not None)
+        return self.open(tenant, pid, program, pidfd, page, taken_over=found is not None)
 
-    def _take_over(self, tenant: Tenant, handed_back: int) -> LeasePage:
-        page = lease_pages.take_over(handed_back, tenant.quota)
+    def _take_over(self, tenant: Tenant, found: int) -> LeasePage:
+        page = lease_pages.take_over(found, tenant.quota)
         inode = lease_pages.inode(page)
         if any(lease_pages.inode(session.page) == inode for session in self._broker.sessions.values()):
             page.close()
@@ -281,7 +278,7 @@ class Sessions:
                 self._broker.collect(session)
             self._answered(self._broker.tenants[container])
 
-    def closed(self, connection: Connection, unsent: list[Frame]) -> None:
+    def closed(self, connection: Connection) -> None:
         session = self._connections.pop(connection, None)
         if session is None:
             return
@@ -294,9 +291,6 @@ class Sessions:
         for serial, asker in session.asked.items():
             if asker is connection:
                 session.asked[serial] = None
-        for frame in unsent:
-            if frame.type == Type.GRANTED and (gpu := session.gpu(frame.slot)):
-                session.leases[gpu].hung_up(frame.bytes)
 
     def _process_ended(self, session: Session) -> None:
         """The process is gone (or has become another program); its lease goes when the card says so."""

@@ -43,7 +43,6 @@ EACH_TAKES = 4  # descriptors of a connected process: connection, page, and a pi
 MOST_CLOSING = 64  # descriptors of a container that wait to be closed; until then nobody else of it is let in
 SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module yet
 SO_PASSRIGHTS = 83  # Linux 6.16
-NO_DESCRIPTORS = "passes-no-descriptors"  # beside the socket of a container whose shim hands no page back
 
 
 class Server:
@@ -57,7 +56,7 @@ class Server:
         self._connections: dict[str, set[Connection]] = {}
         self._complaints: dict[str, int] = {}
         self._inodes: dict[str, int] = {}
-        self._refusing: set[str] = set()  # containers whose sockets the kernel lets no descriptor pass
+        self.refuses_descriptors = False  # the kernel lets our sockets pass none
         self._left: set[str] = set()  # those that are no more, and whose directory may be there
         self._resting: set[str] = set()  # containers from which nobody is let in just now
         self._arrivals: dict[str, Pace] = {}  # container → its connections a second
@@ -73,14 +72,10 @@ class Server:
     def connections(self, container: str) -> int:
         return len(self._connections.get(container, ()))
 
-    def refuses_descriptors(self, container: str) -> bool:
-        return container in self._refusing
-
     def listen(self, container: str) -> Path:
         """Opens a container's socket, over that of an earlier scheduler if need be; returns its directory."""
         directory = self.socket_dir(container)
         self._left.discard(container)
-        hands_back = self._hands_back(container)
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         directory.chmod(0o755)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -92,9 +87,7 @@ class Server:
                     os.unlink(new)
                 listener.bind(new)
                 os.chmod(new, 0o666)  # programs inside run as any user
-                if not hands_back:
-                    (directory / NO_DESCRIPTORS).touch(0o644)
-                    self._refuse_descriptors(container, listener)
+                self.refuses_descriptors = _refuses_descriptors(listener)
                 listener.listen(BACKLOG)
                 os.rename(new, path)
                 self._inodes[container] = os.stat(path).st_ino
@@ -105,19 +98,6 @@ class Server:
         self._listeners[container] = listener
         self._listen_again(container)
         return directory
-
-    def _hands_back(self, container: str) -> bool:
-        """Whether its shim may be of an earlier release, which passes its page with HELLO when it connects again."""
-        directory = self.socket_dir(container)
-        known = container in self._inodes  # else its folder was made by an earlier scheduler, if there is one
-        if known or not directory.exists():
-            return known and container not in self._refusing
-        return not (directory / NO_DESCRIPTORS).exists()
-
-    def _refuse_descriptors(self, container: str, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # an older kernel: they are received, and closed elsewhere
-            listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)  # whoever connects inherits it
-            self._refusing.add(container)
 
     async def run(self) -> None:
         """Makes good what went wrong: a socket that somebody removed, what could not be closed. Until cancelled."""
@@ -146,7 +126,6 @@ class Server:
         self._complaints.pop(container, None)
         self._inodes.pop(container, None)
         self._arrivals.pop(container, None)
-        self._refusing.discard(container)
         self.rota.forget(container)
         self._left.add(container)
         self._take_away()
@@ -179,7 +158,7 @@ class Server:
 
     def _close(self, container: str, sock: socket.socket) -> None:
         """At once for the other end; where it may hold descriptors that were passed, the rest a little later."""
-        if container in self._refusing:
+        if self.refuses_descriptors:
             sock.close()  # no thread for it: a program may come and go as often as it likes
             return
         with contextlib.suppress(OSError):
@@ -286,6 +265,15 @@ class Server:
             self._listen_again(container)
 
         loop.call_later(pause, again)
+
+
+def _refuses_descriptors(listener: socket.socket) -> bool:
+    """Whether the kernel passes none through it. Where it cannot, they are received and closed (closer.py)."""
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)  # each connection inherits it
+    except OSError:
+        return False
+    return True
 
 
 def is_power_of_two(number: int) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scheduler.core.events import Reason
-from shim.binding import FRAME_SIZE, WIRE_OLDEST, WIRE_VERSION, BadFrame, Code, Frame, Purpose, Type, pack, unpack
+from shim.binding import FRAME_SIZE, WIRE_VERSION, BadFrame, Code, Frame, Purpose, Type, pack, unpack
 
 __all__ = [
-    "CODES", "FRAME_SIZE", "WIRE_OLDEST", "WIRE_VERSION", "Code", "Frame", "Purpose", "Reader", "Type", "WireError",
+    "CODES", "FRAME_SIZE", "WIRE_VERSION", "Code", "Frame", "Purpose", "Reader", "Type", "WireError",
     "pack",
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Lease pages and wire frames for Python: the C code of lease.c, lease_v1.c and wire.h, called through cffi.
+"""Lease pages and wire frames for Python: the C code of lease.c and wire.h, called through cffi.
 
 There is no second definition here: sizes, layouts, constants and the arithmetic all come from the compiled headers
 (see binding_build.py). What one GPU has in a page is in slots.py. All sizes are bytes.
@@ -15,12 +15,11 @@ from typing import NamedTuple, Self
 
 from shim.binding.native import ffi as _ffi
 from shim.binding.native import lib as _lib
-from shim.binding.slots import Slot, SlotV1
+from shim.binding.slots import Slot
 
 # ---- wire frames -----------------------------------------------------------------------------------------------
 
 WIRE_VERSION: int = _lib.WIRE_VERSION
-WIRE_OLDEST: int = _lib.WIRE_OLDEST
 FRAME_SIZE: int = _ffi.sizeof("struct wire_frame")
 
 
@@ -113,7 +112,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class BadPage(ValueError):
-    """A file descriptor that is no lease page of a version that is understood."""
+    """A file descriptor that is no lease page of this version."""
 
 
 class LeasePage:
@@ -134,11 +133,10 @@ class LeasePage:
             raise BadPage(f"it cannot be mapped: {error}")
         self._raw = _ffi.gc(_ffi.cast("struct lease_page *", mapped), _lib.page_unmap)
         self._count = 0
-        self._slot: type[Slot] = Slot
 
     @classmethod
-    def create(cls, uuids: Sequence[bytes], name: str = PAGE_NAME, version: int = WIRE_VERSION) -> Self:
-        """A new page with one slot per GPU; `name` shows in /proc, `version` is what its process speaks.
+    def create(cls, uuids: Sequence[bytes], name: str = PAGE_NAME) -> Self:
+        """A new page with one slot per GPU; `name` shows in /proc.
 
         Raises ValueError for too many GPUs or a UUID that is not 16 bytes.
         """
@@ -150,8 +148,7 @@ class LeasePage:
         os.ftruncate(fd, PAGE_SIZE)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         page = cls(fd)
-        page._understand(version)
-        (_lib.lease_v1_page_init if version == 1 else _lib.lease_page_init)(page._raw, len(uuids))
+        _lib.lease_page_init(page._raw, len(uuids))
         for index, uuid in enumerate(uuids):
             _ffi.buffer(page._raw.slot[index].uuid)[:] = uuid
         page._count = len(uuids)
@@ -159,7 +156,7 @@ class LeasePage:
 
     @classmethod
     def adopt(cls, fd: int) -> Self:
-        """A page that a process handed back. Owns `fd`, also when it raises BadPage.
+        """A page that was found in a process. Owns `fd`, also when it raises BadPage.
 
         Only a page sealed against resizing is taken: a file that shrinks under a mapping ends the one who reads it.
         """
@@ -173,15 +170,10 @@ class LeasePage:
         page = cls(fd)
         # Read once: the process can change it at any time.
         page._count = int(page._raw.slots)
-        first = _lib.lease_v1_page_valid(page._raw)
-        if not (first or _lib.lease_page_valid(page._raw)) or page._count > PAGE_SLOTS:
+        if not _lib.lease_page_valid(page._raw) or page._count > PAGE_SLOTS:
             page.close()
-            raise BadPage("it was not written by this release or the one before")
-        page._understand(1 if first else WIRE_VERSION)
+            raise BadPage("it has another version")
         return page
-
-    def _understand(self, version: int) -> None:
-        self._slot = SlotV1 if version == 1 else Slot
 
     def fileno(self) -> int:
         return self._fd
@@ -217,7 +209,7 @@ class LeasePage:
     def __getitem__(self, index: int) -> Slot:
         if not 0 <= index < self._count:
             raise IndexError(index)
-        return self._slot(self, _ffi.addressof(self._raw.slot, index))
+        return Slot(self, _ffi.addressof(self._raw.slot, index))
 
     def __iter__(self) -> Iterator[Slot]:
         return (self[index] for index in range(self._count))

@@ -1,7 +1,4 @@
-"""One GPU's part of a lease page, in both versions that are understood, through lease.c and lease_v1.c.
-
-All sizes are bytes.
-"""
+"""One GPU's part of a lease page, through lease.c. All sizes are bytes."""
 
 from __future__ import annotations
 
@@ -48,8 +45,9 @@ class Slot:
         """The sum of what was granted by message."""
         return int(_lib.slot_granted(self._raw))
 
-    def unheard(self, unsent: int) -> int:
-        """What was granted by message and the process had not heard of when it said HELLO. `unsent`: known to be so."""
+    @property
+    def unheard(self) -> int:
+        """What was granted by message and the process has not heard of."""
         return max(0, self.granted - int(_lib.slot_accepted(self._raw)))
 
     @property
@@ -152,73 +150,6 @@ class Slot:
     def accept(self, size: int) -> None:
         """Has heard that `size` was granted by message."""
         _lib.lease_accept(self._raw, size)
-
-
-class SlotV1(Slot):
-    """The same of a page of version 1 (lease_v1.h), which cannot tell what was measured or not heard of."""
-
-    __slots__ = ()
-
-    @property
-    def leased(self) -> int:
-        return _signed(int(_lib.slot_limit(self._raw)))
-
-    def look(self, leased: int) -> int | None:
-        headroom = int(_lib.lease_v1_look(self._raw, leased))
-        return None if headroom == _WORD else headroom
-
-    @property
-    def headroom(self) -> int:
-        return int(_lib.slot_taken(self._raw))
-
-    @property
-    def granted(self) -> int:
-        return 0
-
-    @property
-    def measured(self) -> int:
-        return 0
-
-    def unheard(self, unsent: int) -> int:
-        return unsent
-
-    def grant(self, size: int) -> None:
-        _lib.set_limit(self._raw, self.leased + size & _WORD)
-
-    def extend(self, size: int) -> None:
-        self.grant(size)
-        _lib.lease_v1_extend(self._raw, size)
-
-    def measure(self, size: int) -> None:
-        self.grant(size)
-
-    def take_back(self, at_most: int) -> int:
-        taken = int(_lib.lease_v1_take_back(self._raw, at_most))
-        self.grant(-min(taken, self.leased))
-        return taken
-
-    def settle(self) -> None:
-        self.take_back(_WORD)
-
-    def wipe(self) -> None:
-        _lib.lease_v1_take_back(self._raw, _WORD)
-
-    @property
-    def context(self) -> int:
-        return int(_lib.slot_accepted(self._raw))
-
-    @context.setter
-    def context(self, value: int) -> None:
-        _lib.set_accepted(self._raw, value)
-
-    def take_peak(self) -> int:
-        peak = int(_lib.slot_peak(self._raw))
-        _lib.set_peak(self._raw, 0)
-        return peak
-
-    @property
-    def used(self) -> int:
-        return max(0, self.leased - self.headroom)
 
 
 def _signed(word: int) -> int:

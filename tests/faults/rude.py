@@ -20,7 +20,6 @@ import os, resource, signal, sys, time
 sys.path[:0] = {[str(ROOT), *sys.path]!r}
 from pathlib import Path
 from tests.support.raw import *
-from shim.binding import Code
 FOLDER, MIB = Path(os.environ["GPUSHARE_SOCKET"]).parent, 1 << 20
 kept = []
 
@@ -47,10 +46,6 @@ def sends(*data):
             raw.send_bytes(part)
         assert raw.is_closed()
     return send
-
-def is_refused(raw):
-    raw.send(Frame(Type.HELLO, code=WIRE_VERSION + 1))
-    assert raw.read() == Frame(Type.REFUSED, code=Code.BAD_VERSION)
 
 def byte_by_byte(raw):
     for byte in HELLO:
@@ -85,7 +80,7 @@ def halved(raw):
 for deed in (
     sends(pack(Frame(Type.NEED, 0, 1, 0, MIB))), sends(HELLO, HELLO), sends(b"\\xff" * FRAME_SIZE),
     sends(HELLO, pack(Frame(Type.RELEASED, 65535))), sends(HELLO, pack(Frame(Type.NEED, 0, 1, 7, MIB))),
-    sends(HELLO, pack(Frame(Type.WELCOME))), is_refused, byte_by_byte, flood, complains,
+    sends(HELLO, pack(Frame(Type.WELCOME))), byte_by_byte, flood, complains,
     halved, crowd,
 ):
     made(deed)

@@ -16,7 +16,7 @@ from django.conf import settings
 
 from scheduler.sessions import lease_pages
 from scheduler.sessions.connection import UNSENT_LIMIT, Connection
-from shim.binding import FRAME_SIZE, WIRE_VERSION, Code, Frame, Type, pack
+from shim.binding import FRAME_SIZE, WIRE_VERSION, Frame, Type, pack
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, ROOT, Host
 from tests.support.raw import Elsewhere, Raw
@@ -91,12 +91,14 @@ async def test_a_frame_that_arrives_byte_by_byte_is_understood(directory: Path, 
     raw.close()
 
 
-async def test_other_release_is_told_so(directory: Path, neighbour: Elsewhere) -> None:
-    raw = await asyncio.to_thread(Raw, directory)
-    raw.send(Frame(Type.HELLO, code=WIRE_VERSION + 1))
-    assert await asyncio.to_thread(raw.read) == Frame(Type.REFUSED, code=Code.BAD_VERSION)
-    assert await asyncio.to_thread(raw.is_closed)
-    raw.close()
+async def test_shim_of_another_version_is_refused_in_a_sentence(
+    host: Host, neighbour: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.sessions.processes.WIRE_VERSION", WIRE_VERSION + 1)
+    container = await host.launch("workload", "--bytes", "1MiB")
+    await host.until(container, "failed")
+    assert "no GPU memory for this process" in host.log(container)
+    assert "another release started its container; start it again" in host.log(container)
 
 
 FORGER = """

@@ -92,7 +92,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 @pytest.fixture
 def older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be told to refuse descriptors."""
-    monkeypatch.setattr(Server, "_refuse_descriptors", lambda *_: None)
+    monkeypatch.setattr("scheduler.sessions.server._refuses_descriptors", lambda _: False)
 
 
 def lingering() -> tuple[socket.socket, socket.socket]:
@@ -113,13 +113,9 @@ def send(raw: Raw, data: bytes, *descriptors: int) -> None:
     raw.socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
 
 
-def kernel_refuses(server: Server) -> bool:
-    return server.refuses_descriptors("hostile")
-
-
 async def test_the_kernel_passes_no_descriptor_where_it_can_be_told_so(server: Server) -> None:
     raw = await asyncio.to_thread(Raw, server.listen("hostile"))
-    if not kernel_refuses(server):
+    if not server.refuses_descriptors:
         pytest.skip("Linux 6.16 and newer")
     with pytest.raises(PermissionError):
         send(raw, pack(HELLO), 0)
@@ -128,20 +124,6 @@ async def test_the_kernel_passes_no_descriptor_where_it_can_be_told_so(server: S
     assert answer is not None
     assert answer.type == Type.WELCOME
     raw.close()
-
-
-async def test_a_container_of_an_earlier_release_may_still_hand_its_page_back(server: Server) -> None:
-    """Its shim goes on as it was when the container was launched, and would never connect again."""
-    directory = server.socket_dir("old")
-    directory.mkdir()
-    raw = await asyncio.to_thread(Raw, server.listen("old"))
-    send(raw, pack(HELLO), 0)
-    answer = await asyncio.to_thread(raw.read)
-    assert answer is not None
-    assert answer.type == Type.WELCOME
-    raw.close()
-    server.listen("old")
-    assert not server.refuses_descriptors("old"), "also once its socket was made again"
 
 
 @pytest.mark.usefixtures("older_kernel")

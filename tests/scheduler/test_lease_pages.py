@@ -167,13 +167,12 @@ def test_page_in_which_somebody_raised_the_limit_is_forged(page: LeasePage) -> N
 WORDS = ("taken", "limit", "bound", "granted", "accepted", "measured", "overhead", "peak", "waiting")
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("words", [WORDS, *[(word,) for word in WORDS], ("bound", "granted", "measured")])
 @pytest.mark.parametrize("value", [0, 1, 2**63 - 1, 2**63, 2**64 - 1])
 def test_whatever_a_program_wrote_the_page_brings_no_more_than_there_is_room_for(
-    words: tuple[str, ...], value: int, version: int
+    words: tuple[str, ...], value: int
 ) -> None:
-    page = LeasePage.create([b"\1" * 16], version=version)
+    page = LeasePage.create([b"\1" * 16])
     page[0].grant(10)
     page[0].extend(10)
     for word in words:

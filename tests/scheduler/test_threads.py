@@ -50,7 +50,7 @@ async def test_container_that_ends_meanwhile_ends_once(host: Host, monkeypatch: 
     with monkeypatch.context() as short:
         none = NoThreads()
         short.setattr("scheduler.sessions.closer._thread.start_new_thread", none)
-        short.setattr(host.up.server, "_refusing", set())
+        short.setattr(host.up.server, "refuses_descriptors", False)
         tree.signal_each(tree.descendants(host.up.engine._living(str(container.pk)).keeper), signal.SIGKILL)
         await eventually(lambda: none.asked)
         await host.up.containers.reconcile()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shim.binding import FRAME_SIZE, WIRE_OLDEST, WIRE_VERSION, Code, Frame, LeasePage, Type, pack, unpack
+from shim.binding import FRAME_SIZE, WIRE_VERSION, Code, Frame, LeasePage, Type, pack, unpack
 from tests.support.eventually import until
 
 BUILD = Path(__file__).resolve().parent.parent.parent / ".build"
@@ -142,7 +142,7 @@ class Grants:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(connection, FRAME_SIZE, 1)
+            data = connection.recv(FRAME_SIZE)
         except OSError:
             data = b""
         if len(data) != FRAME_SIZE:
@@ -150,12 +150,12 @@ class Grants:
             return
         hello = unpack(data)
         assert hello.type == Type.HELLO
-        assert WIRE_OLDEST <= hello.code <= WIRE_VERSION
+        assert hello.code == WIRE_VERSION
         if self.refuse is not None:
             connection.sendall(pack(Frame(Type.REFUSED, code=self.refuse)))
             connection.close()
             return
-        peer = self._welcome(connection, fds, hello.code)
+        peer = self._welcome(connection)
         while len(data := self._receive(connection)) == FRAME_SIZE:
             self._take(peer, unpack(data))
         peer.closed = True
@@ -166,21 +166,19 @@ class Grants:
         except OSError:
             return b""
 
-    def _welcome(self, connection: socket.socket, fds: list[int], version: int) -> Peer:
+    def _welcome(self, connection: socket.socket) -> Peer:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid = struct.unpack("3i", credentials)[0]
         with self._lock:
             # Known before it is answered: a test looks for it as soon as the program goes on.
-            if fds:  # a shim of an earlier release hands its page back
-                peer = Peer(pid, connection, LeasePage.adopt(fds[0]), reconnected=True)
-            elif had := self._page_of(pid):
+            if had := self._page_of(pid):
                 peer = Peer(pid, connection, LeasePage.adopt(os.dup(had.fileno())), reconnected=True)
             else:
-                peer = Peer(pid, connection, LeasePage.create(self.uuids, version=version))
+                peer = Peer(pid, connection, LeasePage.create(self.uuids))
                 for slot in peer.page:
                     slot.quota, slot.context = self.quota, self.context
             self.peers.append(peer)
-            socket.send_fds(connection, [pack(Frame(Type.WELCOME))], [] if fds else [peer.page.fileno()])
+            socket.send_fds(connection, [pack(Frame(Type.WELCOME))], [peer.page.fileno()])
         return peer
 
     def _page_of(self, pid: int) -> LeasePage | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 import subprocess
@@ -26,10 +25,8 @@ class Raw:
         finally:
             os.close(folder)
 
-    def send(self, *frames: Frame, files: tuple[int, ...] = ()) -> None:
-        data = b"".join(pack(frame) for frame in frames)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
-        self.socket.sendmsg([data], rights)
+    def send(self, *frames: Frame) -> None:
+        self.send_bytes(b"".join(pack(frame) for frame in frames))
 
     def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
