@@ -1,5 +1,6 @@
-"""What time it is. Nothing else in scheduler/ reads the wall clock, which can be set (NTP, an admin) at any moment.
+"""What time it is: nothing else in the scheduler's process reads a clock, so that a test can give it a virtual one.
 
+The wall clock can be set (NTP, an admin) at any moment.
 A container has a clock of its own: the date at its admission, and from then on CLOCK_BOOTTIME, which cannot be set and
 goes on while the host sleeps. Whatever is stamped of a container follows it, so its spans are as long as they were and
 its events are in order. A new scheduler goes on with the same clocks: a small file for each container keeps by how much
@@ -27,9 +28,31 @@ FOLDER = "clocks"  # in GPUSHARE_HOME
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+class Source:
+    """The host's clocks. A test's own go on as it says; `monotonic` is to be the time of its event loop."""
+
+    def wall(self) -> float:
+        return time.time()
+
+    def boot(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+_source = Source()
+
+
+def use(source: Source) -> None:
+    """Every reading from now on comes from this one."""
+    global _source
+    _source = source
+
+
 def wall() -> float:
     """Seconds since 1970, as the host's clock stands."""
-    return time.time()
+    return _source.wall()
 
 
 def now() -> datetime:
@@ -39,7 +62,12 @@ def now() -> datetime:
 
 def boot() -> float:
     """Seconds since the host was booted. Cannot be set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return _source.boot()
+
+
+def monotonic() -> float:
+    """Seconds since some moment. Cannot be set; stands still while the host sleeps."""
+    return _source.monotonic()
 
 
 class Clocks:

@@ -14,6 +14,7 @@ from typing import IO
 
 from django.db import DatabaseError
 
+from scheduler import clock
 from scheduler.engines.base import EngineError
 from scheduler.gpus import NoGpus
 from scheduler.store import node_lease
@@ -57,9 +58,9 @@ def only_one(home: Path) -> Iterator[None]:
     path = home / anchor.LOCK
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as lock:
         os.fchmod(lock.fileno(), 0o600)  # whoever may open it could hold it, and no scheduler would start
-        deadline = time.monotonic() + LET_GO
+        deadline = clock.monotonic() + LET_GO
         while not _locked(lock):
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise AlreadyRunning(
                     f"Another scheduler already works in {home}, so this one cannot: both would hand out the same "
                     "memory. Use that one, or end it. A second appliance needs a folder of its own: GPUSHARE_HOME."

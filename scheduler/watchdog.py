@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from scheduler import clock
+
 log = logging.getLogger(__name__)
 
 BEAT = 0.02  # seconds
@@ -33,12 +35,11 @@ STOOD = (
 class Watchdog:
     """`worst` is the longest that the loop was late since `take_worst`, in seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.worst = 0.0
         self.times_late = 0
         self.measured: Callable[[float], None] = lambda late: None  # called with each beat's lateness, in seconds
-        self._clock = clock
-        self._beat = clock()
+        self._beat = clock.monotonic()
         self._worked = 0.0
         self._seen: str | None = None  # what ran when it was found late
         self._told = 0
@@ -61,10 +62,10 @@ class Watchdog:
         return worst
 
     def _note(self) -> None:
-        self._beat, self._worked, self._seen = self._clock(), time.thread_time(), None
+        self._beat, self._worked, self._seen = clock.monotonic(), time.thread_time(), None
 
     def _come_back(self) -> None:
-        late, worked = self._clock() - self._beat - BEAT, time.thread_time() - self._worked
+        late, worked = clock.monotonic() - self._beat - BEAT, time.thread_time() - self._worked
         self.worst = max(self.worst, late)
         self.measured(max(0.0, late))
         if late >= LATE:
@@ -76,7 +77,7 @@ class Watchdog:
 
     def _watch(self, thread: int, stop: threading.Event) -> None:
         while not stop.wait(LATE / 2):
-            if self._seen is None and self._clock() - self._beat - BEAT >= LATE / 2:
+            if self._seen is None and clock.monotonic() - self._beat - BEAT >= LATE / 2:
                 self._seen = _doing(_frame_of(thread))
 
 

@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -156,14 +155,14 @@ class Scheduler:
         self._put_together()
         stack.callback(self.generation.close)
         stack.callback(self.server.close)
-        begun = time.monotonic()
+        begun = clock.monotonic()
         await self.plugin.expect()
         await self.take_over.run()
         self.grants.all_noted()
         told_of, kind = self.store.records.told_of, AllocationEvent.Kind
         self.time_limits.warned |= {id_ for id_, _ in await told_of(kind.WARNED)}
         self.bypass.told = await told_of(kind.BYPASS)
-        log.info("took over %d processes in %.2f s", len(self.broker.sessions), time.monotonic() - begun)
+        log.info("took over %d processes in %.2f s", len(self.broker.sessions), clock.monotonic() - begun)
         await self.consoles.open()
         stack.push_async_callback(self.consoles.close)
         stack.push_async_callback(self.ender.close)

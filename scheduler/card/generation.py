@@ -12,8 +12,9 @@ import asyncio
 import fcntl
 import logging
 import os
-import time
 from pathlib import Path
+
+from scheduler import clock
 
 LOOK = 0.01  # seconds between two tries
 LONGEST = 60.0  # seconds that are waited; a worker whose call takes longer has most likely hung
@@ -32,13 +33,13 @@ class Generation:
     async def alone(self) -> None:
         """Returns once nobody of an earlier generation is left."""
         if self._asked is None:
-            self._asked = time.monotonic()
+            self._asked = clock.monotonic()
         while not self._alone:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._alone = True
             except OSError:  # it is another's; or the kernel has no room for one just now
-                if time.monotonic() > self._asked + LONGEST:
+                if clock.monotonic() > self._asked + LONGEST:
                     log.warning(
                         "a call to the driver by the last scheduler has not returned; it is waited for no longer"
                     )

@@ -6,10 +6,10 @@ Whoever is to be locked is told to the guardian first, which lets go what a dead
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 
+from scheduler import clock
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State, Why
 
@@ -55,9 +55,9 @@ class Processes:
             return await self._lock()
 
     async def _lock(self) -> str:
-        until = time.monotonic() + LOCK_WITHIN
+        until = clock.monotonic() + LOCK_WITHIN
         while new := self.new():
-            if time.monotonic() > until:
+            if clock.monotonic() > until:
                 return "It begins processes faster than they can be stopped."
             self.locked |= new
             try:
@@ -88,7 +88,7 @@ class Processes:
     async def _lock_process(self, pid: int, until: float) -> str | None:
         for attempt in range(ATTEMPTS):
             try:
-                await self._card.stop(pid, max(SHORTEST, until - time.monotonic()))
+                await self._card.stop(pid, max(SHORTEST, until - clock.monotonic()))
             except CardError as error:
                 if error.why is Why.NOT_THERE:
                     return None
@@ -114,7 +114,7 @@ class Processes:
         if self.locked:
             return False
         if self.stops is not None:
-            now = time.monotonic()
+            now = clock.monotonic()
             self._stopped.append((self.stops, now))
             self.stops = None
             while self._stopped and self._stopped[0][1] < now - REMEMBERED:

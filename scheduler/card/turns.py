@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler import clock
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from scheduler.card.processes import LOCK_WITHIN, UNLOCK_WITHIN, Processes
@@ -289,7 +289,7 @@ class TurnPlayer:
 
     @staticmethod
     def now() -> float:
-        return time.monotonic()
+        return clock.monotonic()
 
     # ---- the core ----
 

@@ -7,9 +7,9 @@ done only now, so each step is asked for again.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection
 
+from scheduler import clock
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.sessions.tenants import Session, Tenant
 from shim.binding import Sharing
@@ -64,9 +64,9 @@ class Mover:
         How many there are is a program's own choice, and others wait meanwhile: all have LOCK_SECONDS together.
         """
         await self._card.alone()  # first: they run until they are locked
-        until = time.monotonic() + LOCK_SECONDS
+        until = clock.monotonic() + LOCK_SECONDS
         for session in sessions:
-            if time.monotonic() > until:
+            if clock.monotonic() > until:
                 why = f"What its {len(sessions)} processes had given to their cards was not done in time."
                 raise CardError(Why.BUSY, session.pid, why)
             session.page.hold(True)
@@ -75,8 +75,8 @@ class Mover:
     @staticmethod
     async def have_answers(sessions: Collection[Session]) -> None:
         """Returns once who was asking then has the answer, or has said for too long that it has not: all together."""
-        given_up = time.monotonic() + ASKED_WITHIN
-        while any(each.page.inside and not each.ended for each in sessions) and time.monotonic() < given_up:  # noqa: ASYNC110 (there is no event)
+        given_up = clock.monotonic() + ASKED_WITHIN
+        while any(each.page.inside and not each.ended for each in sessions) and clock.monotonic() < given_up:  # noqa: ASYNC110 (there is no event)
             await asyncio.sleep(LOOK)
 
     async def out(self, session: Session) -> None:
@@ -146,7 +146,7 @@ class Mover:
                 if state is State.CHECKPOINTED:
                     await self._card.restore(session.pid, _patience(session))
                 elif state is State.RUNNING:
-                    await self._card.lock(session.pid, max(SHORTEST, until - time.monotonic()))
+                    await self._card.lock(session.pid, max(SHORTEST, until - clock.monotonic()))
                 elif wanted is State.RUNNING:
                     await self._card.unlock(session.pid, GRACE)
                 else:

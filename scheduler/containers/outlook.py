@@ -65,7 +65,7 @@ class Outlook:
     async def look(self) -> None:
         state = self._broker.state
         same = state.waiting is self.queue and state.containers is self._containers
-        if same and time.monotonic() - self._looked < AGAIN:
+        if same and clock.monotonic() - self._looked < AGAIN:
             return
         paused = [name for name, container in state.containers.items() if container.paused]
         try:
@@ -89,7 +89,7 @@ class Outlook:
         for request in state.waiting:
             found.setdefault(request.container, Expected(NO_END if to_its_end else TOO_FAR))
         self.expected, self.queue, self._containers = found, state.waiting, state.containers
-        self._looked = time.monotonic()
+        self._looked = clock.monotonic()
 
     async def _know(self, state: State) -> None:
         """Looks up the earlier runs of everybody on a GPU that somebody waits for, once for each."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from math import inf
@@ -25,6 +24,7 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from scheduler import clock
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.card.speeds import Speeds
 from scheduler.card.turns import TurnPlayer
@@ -129,10 +129,10 @@ class Swapping:
             self._require_share(tenant)
             # From here on none of its processes gets more, so nobody but these holds anything when they are out.
             self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
-            begun = time.monotonic()
+            begun = clock.monotonic()
             await self._move_out(tenant)
-            await self._is_out(tenant, why, time.monotonic() - begun)
-        return f"{size(_out(tenant))} of GPU memory came free in {time.monotonic() - begun:.1f} s."
+            await self._is_out(tenant, why, clock.monotonic() - begun)
+        return f"{size(_out(tenant))} of GPU memory came free in {clock.monotonic() - begun:.1f} s."
 
     async def settle(self, tenant: Tenant) -> None:
         """Where it gives way, or what an earlier scheduler had begun is undone: returns when that has an end."""
@@ -169,11 +169,11 @@ class Swapping:
                 self._stays(tenant, whom, problem)
                 self._broker.tell(NotMoved(self._broker.now(), tenant.id))
                 return
-            begun = time.monotonic()
+            begun = clock.monotonic()
             try:
                 await self._move_out(tenant)
                 sentence = f'{GaveWay(why.value).told} "{whom}".'
-                await self._is_out(tenant, sentence, time.monotonic() - begun, gave_way=why.value, gave_way_to=whom)
+                await self._is_out(tenant, sentence, clock.monotonic() - begun, gave_way=why.value, gave_way_to=whom)
             except Problem as problem:  # what was done is undone, or will be, and the core is told then
                 self._stays(tenant, whom, problem)
 
@@ -345,7 +345,7 @@ class Swapping:
             if self._is_frozen(tenant, partial(self._bring_back, tenant)):
                 self._broker.tell(NotMoved(self._broker.now(), tenant.id))
                 return
-            begun, had = time.monotonic(), {gpu: tenant.granted(gpu) for gpu in tenant.quota}
+            begun, had = clock.monotonic(), {gpu: tenant.granted(gpu) for gpu in tenant.quota}
             try:
                 await self._stage(tenant, Swap.COMING)
                 for session in list(tenant.sessions.values()):
@@ -359,7 +359,7 @@ class Swapping:
                 return
             if tenant.finished:
                 return
-            await self._is_back(tenant, had, time.monotonic() - begun)
+            await self._is_back(tenant, had, clock.monotonic() - begun)
         self._broker.changed(tenant.id)
 
     async def _is_back(self, tenant: Tenant, had: Mapping[str, int], seconds: float) -> None:
@@ -393,7 +393,7 @@ class Swapping:
         elif error.why is not Why.HUNG or not error.pid:  # no worker could be started: nobody has been asked
             self._later(tenant, again)
         else:
-            now = time.monotonic()
+            now = clock.monotonic()
             hung = now - self._hung.setdefault(tenant.id, now)
             if hung > GIVE_UP and not is_stopped(error.pid, STANDS):
                 await self._lost(tenant, error)

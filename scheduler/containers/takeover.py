@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
 from django.conf import settings
 
+from scheduler import clock
 from scheduler.containers.life import Containers, as_tenant
 from scheduler.engines.base import Engine
 from scheduler.gpus import Gpus
@@ -112,8 +112,8 @@ class TakeOver:
 
     async def look_again(self) -> None:
         """At those that could not be looked at, as this machine was busy, or as they keep us from it. For ever."""
-        unseen, until = self._broker.unseen, time.monotonic() + UNSEEN_FOR
-        while unseen and time.monotonic() < until:
+        unseen, until = self._broker.unseen, clock.monotonic() + UNSEEN_FOR
+        while unseen and clock.monotonic() < until:
             await asyncio.sleep(LOOK_SECONDS)
             await self._look(sorted(unseen))
         unseen.clear()

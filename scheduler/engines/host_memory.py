@@ -7,10 +7,9 @@ count is to suppose. Where the log can be read, the engines have told whatever i
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from scheduler import clock
 from scheduler.engines import kernel_log
 
 VMSTAT = Path("/proc/vmstat")
@@ -20,8 +19,7 @@ LATELY = 5.0  # seconds
 class HostMemory:
     """`look` is to be called each second or so; a rise of the count is dated by the look that saw it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._count = _kills()
         self._risen: float | None = None
 
@@ -30,7 +28,7 @@ class HostMemory:
         if count is None:
             return
         if self._count is not None and count > self._count:
-            self._risen = self._clock()
+            self._risen = clock.monotonic()
         self._count = count
 
     def may_have_ended_somebody(self) -> bool:
@@ -38,7 +36,7 @@ class HostMemory:
         if kernel_log.can_be_read():
             return False
         self.look()
-        return self._risen is not None and self._clock() - self._risen < LATELY
+        return self._risen is not None and clock.monotonic() - self._risen < LATELY
 
 
 def _kills() -> int | None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, NamedTuple
 
+from scheduler import clock
 from scheduler.engines.kubernetes.engine import UNKNOWN
 from scheduler.kubernetes.api.client import JSON, Api, ApiError, path_of
 from scheduler.kubernetes.names import DRIVER
@@ -164,8 +164,8 @@ class Pods:
 
     async def wait_for_end(self, namespace: str, known: Sequence[Pod]) -> End:
         """The kubelet tells the API server at about the time at which it tells us: that is waited for a moment."""
-        deadline = time.monotonic() + TELLS_WITHIN
-        while known and time.monotonic() < deadline:
+        deadline = clock.monotonic() + TELLS_WITHIN
+        while known and clock.monotonic() < deadline:
             try:
                 async with asyncio.timeout(TELLS_WITHIN):
                     if found := await self.how_ended(namespace, known):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from django.db import DatabaseError
 
+from scheduler import clock
 from scheduler.store import Store
 from web.audit import anchor
 
@@ -30,7 +30,7 @@ class Anchoring:
             except (anchor.Moved, ValueError, OSError, DatabaseError) as error:
                 if not isinstance(error, DatabaseError):  # that is no fault of the chain
                     self._store.node(audit_error=str(error)[:500])
-                if time.monotonic() - self._told >= TOLD_EVERY:
-                    self._told = time.monotonic()
+                if clock.monotonic() - self._told >= TOLD_EVERY:
+                    self._told = clock.monotonic()
                     log.error("the audit log has no new anchor: %s", error)
             await asyncio.sleep(EVERY)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +76,8 @@ class Health:
 
     async def run(self) -> None:
         while True:
-            if time.monotonic() - self._timed > TIMED_EVERY:
-                self._timed = time.monotonic()
+            if clock.monotonic() - self._timed > TIMED_EVERY:
+                self._timed = clock.monotonic()
                 await self._store.compare_clocks()
             folders = await self._folders()
             self._tell(await asyncio.to_thread(_short, folders))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import NamedTuple
 
+from scheduler import clock
 from scheduler.engines.base import Engine
 from scheduler.sessions.broker import Broker
 from scheduler.store import Store
@@ -25,14 +24,11 @@ class Used(NamedTuple):
 class Using:
     """`now`: container → what it uses, of those that could be looked at last."""
 
-    def __init__(
-        self, engine: Engine, broker: Broker, store: Store, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, engine: Engine, broker: Broker, store: Store) -> None:
         self.now: dict[str, Used] = {}
         self._engine = engine
         self._broker = broker
         self._store = store
-        self._clock = clock
         self._last: dict[str, tuple[float, float]] = {}  # container → when, and seconds of processors by then
 
     async def run(self) -> None:
@@ -43,7 +39,7 @@ class Using:
     async def look(self) -> None:
         running = {t.engine_id: t.id for t in self._broker.tenants.values() if t.engine_id and not t.finished}
         found = await asyncio.to_thread(self._engine.uses, list(running))
-        at, before, self._last, self.now = self._clock(), self._last, {}, {}
+        at, before, self._last, self.now = clock.monotonic(), self._last, {}, {}
         for engine_id, use in found.items():
             id_ = running[engine_id]
             tenant = self._broker.tenants.get(id_)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
+from scheduler import clock
 from scheduler.core import arbiter
 from scheduler.core.changes import has_room
 from scheduler.core.events import (
@@ -56,7 +57,6 @@ class Broker:
         contexts: Mapping[str, int],
         state: State,
         changed: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = state
         self.tenants: dict[str, Tenant] = {}
@@ -64,17 +64,20 @@ class Broker:
         self.leases: dict[str, dict[int, Lease]] = {}  # GPU → session → lease
         self.pressed: set[str] = set()
         self.unseen: set[int] = set()  # processes that the take-over could not look at yet: they may have a page
-        self.now = clock
         self.contexts = contexts
         self.changed = changed  # called with the container whose memory or waiting has changed
         self.answered: Callable[[Tenant], None] = lambda tenant: None  # fewer of its calls are open
         self.restore: Callable[[str], None] = lambda container: None  # called once there is room for all it had
         self.give_way: Callable[[GiveWay], None] = lambda told: None  # one is to be moved out
         self.took: Callable[[float], None] = lambda seconds: None  # called with what each decision took
-        self.records = Records(journal, lambda: self.state.policy, clock)
+        self.records = Records(journal, lambda: self.state.policy, self.now)
         self._later: deque[Event] = deque()
         self._telling = False
-        self.waits = Waits(self.tenants, lambda: self.state, self.records, clock, changed, self._later.append)
+        self.waits = Waits(self.tenants, lambda: self.state, self.records, self.now, changed, self._later.append)
+
+    @staticmethod
+    def now() -> float:
+        return clock.monotonic()
 
     # ---- events and effects ----
 

@@ -12,13 +12,13 @@ import contextlib
 import itertools
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
 from django.conf import settings
 
+from scheduler import clock
 from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.connection import Connection
@@ -59,7 +59,7 @@ class Sessions:
         self._looks = Looks()
         self._looking: set[asyncio.Task[None]] = set()
         self._ids = itertools.count(1)
-        self._since = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        self._since = int(clock.boot() * os.sysconf("SC_CLK_TCK"))
         self._budgets = settings.GPUSHARE_BUDGETS
         broker.answered = self._answered
 

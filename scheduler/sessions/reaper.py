@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 
 import pynvml
 
+from scheduler import clock
 from scheduler.gpus import Gpus
 from scheduler.sessions.tenants import Session
 
@@ -30,7 +30,7 @@ class Reaper:
         self._more = asyncio.Event()
 
     def add(self, session: Session) -> None:
-        self._dying[session] = time.monotonic()
+        self._dying[session] = clock.monotonic()
         self._more.set()
 
     async def run(self) -> None:
@@ -56,7 +56,7 @@ class Reaper:
             except pynvml.NVMLError as error:
                 log.warning("GPU %s does not tell its processes: %s", gpu, error)
         for session, since in dying.items():
-            late = time.monotonic() - since > PATIENCE
+            late = clock.monotonic() - since > PATIENCE
             if late:
                 log.warning("process %d is gone for %.0f s, but NVML still shows it", session.pid, PATIENCE)
             if late or all(gpu in shown and session.pid not in shown[gpu] for gpu in session.leases):

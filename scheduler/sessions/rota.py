@@ -12,10 +12,10 @@ What is to be heard is a piece of work: a call that deals with one message and r
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 
+from scheduler import clock
 from scheduler.pace import Pace
 
 Work = Callable[[], bool]
@@ -27,7 +27,7 @@ MESSAGE = SLICE / 8  # seconds that one may take; with the default budget a cont
 class Rota:
     """`a_second`: messages of one container."""
 
-    def __init__(self, a_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, a_second: float, clock: Callable[[], float] = clock.monotonic) -> None:
         self._a_second = a_second
         self._clock = clock
         self._work: dict[str, deque[Work]] = {}

@@ -19,13 +19,13 @@ import resource
 import shutil
 import socket
 import struct
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
 
+from scheduler import clock
 from scheduler.pace import Pace
 from scheduler.sessions.closer import Closer
 from scheduler.sessions.connection import Connection, Handler, Peer
@@ -48,7 +48,7 @@ SO_PASSRIGHTS = 83  # Linux 6.16
 class Server:
     """All sockets of this host. `folder` is entered by nobody but the scheduler and the engine's mounts."""
 
-    def __init__(self, folder: Path, handler: Handler, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, folder: Path, handler: Handler, clock: Callable[[], float] = clock.monotonic) -> None:
         self.folder = folder
         self.handler = handler
         self._clock = clock

@@ -9,7 +9,6 @@ await store.volumes.mount(name, …)       the same of what Docker starts (volum
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection, transaction
 
-from scheduler import threads
+from scheduler import clock, threads
 from scheduler.clock import FOLDER as CLOCKS
 from scheduler.clock import Clocks, now, wall
 from scheduler.figures import Figures
@@ -53,7 +52,7 @@ class Store(WriteBehind):
     What happens is stamped when it is told, not when it is written, by the clock of the container that it is about.
     """
 
-    def __init__(self, node: str, holder: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, node: str, holder: str = "", clock: Callable[[], float] = clock.monotonic) -> None:
         self._here = Here(holder=holder)
         super().__init__(Database(), self._here, _open_journal())
         self._here.journal = self.journal.id if self.journal else ""

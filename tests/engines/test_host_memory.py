@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler import clock
 from scheduler.engines import host_memory, kernel_log
 from scheduler.engines.host_memory import HostMemory
 
@@ -19,9 +20,10 @@ def vmstat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_only_a_rise_that_is_not_long_ago_counts(vmstat: Path) -> None:
+def test_only_a_rise_that_is_not_long_ago_counts(vmstat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    memory = HostMemory(lambda: now[0])
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    memory = HostMemory()
     assert not memory.may_have_ended_somebody()
     vmstat.write_text("pgfault 9\noom_kill 4\n")
     assert memory.may_have_ended_somebody()

@@ -32,7 +32,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(module, "clock", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(module.asyncio, "sleep", self._sleep)
 
     async def _sleep(self, seconds: float) -> None:

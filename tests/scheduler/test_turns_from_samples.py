@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pynvml
 import pytest
 
+from scheduler import proc
 from scheduler.card.turns import TurnPlayer
 from scheduler.core.turns import Mode, Rules
 from scheduler.gpus import Gpus
@@ -185,7 +186,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Any:
             for name in ("time", "monotonic"):
                 patch.setattr(time, name, lambda: clock.now)
             patch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", lambda handle, since: scene.card.nvml(since))
-            patch.setattr(computing, "_processor_time", lambda pid: clock.now)  # each keeps one busy
+            patch.setattr(proc, "processor_time", lambda pid: clock.now)  # each keeps one busy
             return runner.run(scene.play(what))
 
     return play

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from scheduler import clock
 from scheduler.watchdog import LATE, Watchdog
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
@@ -84,10 +85,13 @@ async def test_what_held_up_the_loop_is_told_with_how_long_it_was(
     assert watchdog.worst < 4 * LATE, "it is counted anew"
 
 
-def test_it_is_told_whether_the_scheduler_worked_or_stood(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_told_whether_the_scheduler_worked_or_stood(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one is a fault of ours; the other a busy machine, and who tries the demo there is to know that."""
     now = [0.0]
-    watchdog = Watchdog(lambda: now[0])
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    watchdog = Watchdog()
     with caplog.at_level(logging.WARNING, "scheduler.watchdog"):
         watchdog._note()
         end = time.thread_time() + 2 * LATE

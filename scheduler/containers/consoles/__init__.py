@@ -15,13 +15,13 @@ import json
 import logging
 import os
 import socket
-import time
 from collections import deque
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from django.conf import settings
 
+from scheduler import clock
 from scheduler.containers.consoles.programs import run
 from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.engines.base import Attached, Engine, EngineError
@@ -49,7 +49,7 @@ class Console:
         self._kept = 0  # bytes in there
         self._ended = False
         self._in_order = asyncio.Lock()
-        self._pace = Pace(settings.GPUSHARE_BUDGETS.console_bytes_a_second, time.monotonic())
+        self._pace = Pace(settings.GPUSHARE_BUDGETS.console_bytes_a_second, clock.monotonic())
 
     async def run(self) -> None:
         """Until the container has written its last."""
@@ -65,7 +65,7 @@ class Console:
                 self._ended = not data
                 await self._show()
                 # What it writes meanwhile waits in the kernel or with Docker, and at last in its own `write`.
-                while pause := self._pace.take(time.monotonic(), len(data)):  # noqa: ASYNC110 (there is no event)
+                while pause := self._pace.take(clock.monotonic(), len(data)):  # noqa: ASYNC110 (there is no event)
                     await asyncio.sleep(pause)
         finally:
             await self.attached.close()

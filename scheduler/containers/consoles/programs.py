@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 from typing import Any
 
 from django.conf import settings
 
+from scheduler import clock
 from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.engines.base import Engine, EngineError, Exec, Executed
 from scheduler.pace import Pace
@@ -43,13 +43,13 @@ async def run(engine: Engine, engine_id: str, program: dict[str, Any], line: Lin
 
 async def _show(executed: Executed, viewer: Viewer) -> None:
     """What it prints without an end waits with it: for who looks, and for the pace of a console."""
-    pace = Pace(settings.GPUSHARE_BUDGETS.console_bytes_a_second, time.monotonic())
+    pace = Pace(settings.GPUSHARE_BUDGETS.console_bytes_a_second, clock.monotonic())
     while True:
         output, data = await executed.read()
         if not data:
             break
         await viewer.show(KINDS[output], data)
-        while pause := pace.take(time.monotonic(), len(data)):  # noqa: ASYNC110 (there is no event)
+        while pause := pace.take(clock.monotonic(), len(data)):  # noqa: ASYNC110 (there is no event)
             await asyncio.sleep(pause)
     code = await executed.exit_code()
     if code is not None:

@@ -405,7 +405,7 @@ class DockerEngine:
 
         What that one had asked for Docker may be making still: it has the name then, and is not listed yet.
         """
-        name, deadline = options.container_name(launch), time.monotonic() + MADE_WITHIN
+        name, deadline = options.container_name(launch), clock.monotonic() + MADE_WITHIN
         while True:
             try:
                 made = self._client.api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
@@ -419,7 +419,7 @@ class DockerEngine:
                 for each in named:
                     if each["State"] not in GOING:
                         return str(each["Id"]), each["State"] != "created"
-                if time.monotonic() > deadline:
+                if clock.monotonic() > deadline:
                     raise
             time.sleep(MADE_LOOK)
 
@@ -466,9 +466,9 @@ class DockerEngine:
             raise EngineError(f"Docker left it {found.condition}.")
 
     async def _has_ended(self, engine_id: str, within: float) -> bool:
-        deadline = time.monotonic() + within
+        deadline = clock.monotonic() + within
         while (found := await self._watch.look(engine_id)) is not None and found.condition is not Condition.ENDED:
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.05)
         return True

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import docker.errors
 
+from scheduler import clock
 from scheduler.engines.base import HANGS_UP, EngineError, Exec
 from scheduler.engines.docker.attach import Attached, upgraded
 from scheduler.engines.docker.client import Client
@@ -133,9 +133,9 @@ class Executed(Attached):
 
     async def _begun(self) -> Found:
         """Docker answers a start before there is a process: what is so once there is, or was, one."""
-        deadline = time.monotonic() + BEGINS_WITHIN
+        deadline = clock.monotonic() + BEGINS_WITHIN
         while not (found := await self._client.call_inside(self._execs.look, self._engine_id)).begun:
-            if time.monotonic() >= deadline:
+            if clock.monotonic() >= deadline:
                 break
             await asyncio.sleep(LOOK)
         return found

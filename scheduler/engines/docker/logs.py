@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +27,7 @@ import requests.exceptions
 import urllib3.exceptions
 from django.conf import settings
 
+from scheduler import clock
 from scheduler.engines.docker.client import HEAD_START, release, wake
 from scheduler.engines.kept import make_folder_of, mark, open_log
 from scheduler.pace import Pace
@@ -257,7 +257,7 @@ def paced(
     budgets: LogBudgets,
     in_all: InAll,
     wait: Callable[[float], bool],
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = clock.monotonic,
 ) -> Iterator[bytes]:
     """No faster than its container's budget, and all of theirs; what it prints meanwhile waits with Docker, which keeps
     the newest.

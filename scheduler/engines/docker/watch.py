@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from weakref import WeakValueDictionary
 import docker.errors
 from django.conf import settings
 
+from scheduler import clock
 from scheduler.engines import kernel_log
 from scheduler.engines.base import SIGKILLED, Condition, EngineAway, EngineError, Sighting
 from scheduler.engines.changes import Changes
@@ -67,7 +67,7 @@ class Watch:
         self._told: asyncio.Queue[str] = asyncio.Queue()
         self._unseen: set[str] = set()  # engine ids that events were about since the last look at them began
         self._logs: dict[str, LogCopier] = {}
-        self._lines = InAll(settings.GPUSHARE_BUDGETS.log_lines_a_second_in_all, time.monotonic())
+        self._lines = InAll(settings.GPUSHARE_BUDGETS.log_lines_a_second_in_all, clock.monotonic())
         self._tasks: list[asyncio.Task[None]] = []
         self._events: EventFollower | None = None
         self._stay: set[str] = set()  # engine ids of what is left of something, and Docker could not remove

@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -359,9 +358,9 @@ class ProcessEngine:
 
     async def _settle(self, engine_id: str) -> None:
         """Waits until nothing is left of one whose keeper is gone. Raises EngineError."""
-        deadline = time.monotonic() + DEATH_TAKES
+        deadline = clock.monotonic() + DEATH_TAKES
         while (await self._tell(engine_id)).condition is Condition.RUNNING:
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise EngineError(HELD)
             await asyncio.sleep(LOOK_SOON)
 

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Mapping
 
+from scheduler import clock
 from scheduler.proc import EXHAUSTED, Stat, read
 from scheduler.proc import stat as stat
 
@@ -83,9 +84,9 @@ def hang_up(leader: int, patience: float) -> None:
     """Ends a session: SIGHUP, and SIGKILL for what is left after `patience` seconds. Blocking."""
     signal_each(of_session(leader), signal.SIGHUP)
     signal_each(of_session(leader), signal.SIGCONT)
-    deadline = time.monotonic() + patience
+    deadline = clock.monotonic() + patience
     while left := of_session(leader):
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             signal_each(left, signal.SIGKILL)
             return
         time.sleep(0.05)
@@ -126,12 +127,12 @@ def freeze(root: int, patience: float = 10.0) -> None:
     no descriptors) whoever was stopped goes on: half of it would stand still, and nobody would know.
     """
     stopped: set[int] = set()
-    deadline = time.monotonic() + patience
+    deadline = clock.monotonic() + patience
     try:
         while running := [each for each in descendants(root) if each.state not in "Tt"]:
             stopped.update(each.pid for each in running)
             signal_each(running, signal.SIGSTOP)
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 return
             # Whoever has called vfork sleeps so until its child is another program: one stopped before that goes on.
             asleep = {each.pid for each in running if each.state == "D"}

@@ -22,12 +22,11 @@ Looked at once a second; more often where one computes and another could, and mo
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from scheduler import clock
+from scheduler import clock, proc
 from scheduler.card import turns
 from scheduler.card.processes import REMEMBERED
 from scheduler.card.turns import Terms, TurnPlayer
@@ -239,7 +238,7 @@ class Computing:
             its = [seen for (id_, _), seen in self._seen.items() if id_ == tenant.id and seen.computes]
             if not its or not self._player.has_turn(tenant.id) or any(now < seen.unsure for seen in its):
                 continue
-            used[tenant.id] = now, sum(map(_processor_time, self.pids(tenant.id)))
+            used[tenant.id] = now, sum(map(proc.processor_time, self.pids(tenant.id)))
             at, before = self._used.get(tenant.id, used[tenant.id])
             if used[tenant.id][1] - before >= STIRS * max(now - at, ASLEEP):
                 continue
@@ -317,11 +316,3 @@ def _takes_no_turns(tenant: Tenant) -> bool:
     """Not one that is suspended: a call of it waits, and other threads and processes of it may compute all the same.
     Nor one that is to end, but for a while (containers/ending.py): its grace may be an hour."""
     return bool(tenant.paused or tenant.swap or tenant.started_at is None)
-
-
-def _processor_time(pid: int) -> float:
-    """Seconds that all threads of a process have used so far. By the clock that clock_getcpuclockid(3) names."""
-    try:
-        return time.clock_gettime(~pid << 3 | 2)
-    except OSError:  # it has ended
-        return 0.0

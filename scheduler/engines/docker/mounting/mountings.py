@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from docker import APIClient
 from docker.errors import NotFound
 
+from scheduler import clock
 from scheduler.engines.base import EngineError, MountUser, Run
 from scheduler.engines.docker.client import Client
 from scheduler.engines.docker.events import past
@@ -52,13 +52,13 @@ class DockerMountings:
         self._mounted.forget(id_)
 
     async def users(self, volume: str) -> Sequence[MountUser] | None:
-        if time.monotonic() < self._not_before:
+        if clock.monotonic() < self._not_before:
             return None
         try:
             async with asyncio.timeout(LISTS_WITHIN):
                 return await self._client.call(self._mounted.users, self._client.look, volume)
         except (EngineError, TimeoutError):
-            self._not_before = time.monotonic() + ASKED_AGAIN_AFTER
+            self._not_before = clock.monotonic() + ASKED_AGAIN_AFTER
             return None
 
     def stopped(self, id_: str) -> bool:
