@@ -10,8 +10,8 @@ from scheduler.store.node_snapshot import NodeSnapshot
 from scheduler.store.write_behind import WriteBehind
 from web.models import Claim, Command, Container, Volume
 from web.services import claiming, mounting, taking
+from web.services.admission import free_name
 from web.services.claiming import Claimed
-from web.services.launching import free_name
 from web.services.mounting import Mounting
 from web.spec.handed import Handed
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from tests.support.machine import GIB, make_gpu, make_node
 from web.errors import Problem
-from web.models import Allowance, Claim, Command, Container, Gpu, Node
+from web.models import Claim, Command, Container, Gpu, Node
 from web.models.states import LOST
 from web.people import allowances
 from web.services import runs, steering, taking
@@ -206,34 +206,11 @@ def test_after_its_time_limit_none_begins(nodes, first) -> None:
     assert refused(nodes[0], first) == "called_off"
 
 
-def test_a_run_is_under_its_owner_s_allowance_as_a_launch_is(nodes, first, ada) -> None:
+def test_no_run_begins_for_an_account_that_is_disabled(nodes, first, ada) -> None:
     take(nodes[0], first, "m1")
     ends(first)
-    Allowance.objects.create(user=ada, gpu_memory=GIB // 2)
-    assert refused(nodes[0], first) == "over_allowance"
-    Allowance.objects.update(gpu_memory=GIB)
     User.objects.filter(pk=ada.pk).update(is_active=False)
     assert refused(nodes[0], first) == "unknown_user"
-    User.objects.filter(pk=ada.pk).update(is_active=True)
-    assert take(nodes[0], first, "m2").run_of_id == first.pk
-
-
-def test_a_run_weighs_and_computes_no_more_than_its_owner_s_launch_may(nodes, first, ada) -> None:
-    """Between two runs there was room in the sum of the weights, and others have it now."""
-    take(nodes[0], first, "m1")
-    ends(first)
-    Allowance.objects.create(user=ada, compute_weights=150, compute_limit=50)
-    Container.objects.create(owner=ada, name="meanwhile", image="x", compute_weight=100)
-    assert refused(nodes[0], first) == "over_allowance"
-    Allowance.objects.update(compute_weights=200)
-    assert take(nodes[0], first, "m2").compute_limit == 50
-
-
-def test_no_run_begins_of_an_image_that_its_owner_may_not_launch(nodes, first, ada) -> None:
-    take(nodes[0], first, "m1")
-    ends(first)
-    Allowance.objects.create(user=ada, images=["lab/*"])
-    assert refused(nodes[0], first) == "over_allowance"
 
 
 def test_what_is_not_to_be_begun_again_is_not(nodes, first) -> None:

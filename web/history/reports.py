@@ -20,7 +20,6 @@ from django.db.models import Q, Sum
 from django.db.models.functions import TruncDay
 from django.utils import timezone
 
-from web.errors import Problem
 from web.history.samples import samples_within
 from web.history.spans import Held, Rejected, Waited, spans
 from web.models import AllocationEvent, Container, large
@@ -163,14 +162,6 @@ def gib_hours_of_week(user: User) -> float:
     """What somebody held in the last seven days. Reads all events of that time."""
     now = timezone.now()
     return gib_hours(user.get_username(), now - WEEK, now)
-
-
-def require_gib_hours(used: float, limit: float | None) -> None:
-    """Refuses once somebody has used up the allowance of the last seven days."""
-    if limit is not None and used >= limit:
-        raise Problem(
-            "over_allowance", f"You held {used:.1f} GiB·hours in the last seven days, and may hold {limit:g}.", 403
-        )
 
 
 NONE = "(none)"

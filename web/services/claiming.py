@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
 from django.utils import timezone
 
-from web import audit
 from web.audit import seals
 from web.errors import Problem, forbidden
-from web.history.reports import gib_hours_of_week, require_gib_hours
-from web.models import Claim, Container, Gpu
-from web.people import allowances
+from web.models import Container, Node
 from web.people.roles import account_that_launches
-from web.services.launching import free_name
-from web.spec.asked import COLUMNS
+from web.services import admission
+from web.services.admission import free_name
+from web.services.placing import Place
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -60,58 +57,42 @@ def claim(node: int, claimed: Claimed, ours: Callable[[], None] = lambda: None) 
     Nothing that this claim was promised before lives any more: whoever asks does not know it. `ours` is called within
     the transaction, and raises if this node's name is another's.
     """
-    try:
-        return _claim(node, claimed, ours)
-    except Problem as problem:
-        named = {"name": f"{claimed.namespace}/{claimed.name}", "code": problem.code, "message": problem.message}
-        audit.record(ACTOR, "claim-refused", claimed.uid[:200], **named)
-        raise
+    named = f"{claimed.namespace}/{claimed.name}"
+    with admission.refusals_recorded(ACTOR, "claim-refused", claimed.uid, name=named):
+        owner = owner_of(claimed.namespace, claimed.account)
+        try:
+            return _claim(node, owner, claimed, ours)
+        except Problem as problem:
+            if problem.code != "over_allowance":
+                raise
+            # It stands in the pod's events, which others read than who is meant by "you".
+            told = f'To "{owner.get_username()}", whose it is here: {problem.message}'
+            raise Problem(problem.code, told, problem.status, problem.field) from None
 
 
-def _claim(node: int, claimed: Claimed, ours: Callable[[], None]) -> Container:
-    owner = owner_of(claimed.namespace, claimed.account)
-    try:
-        return _make(node, owner, claimed, ours)
-    except Problem as problem:
-        if problem.code != "over_allowance":
-            raise
-        # It stands in the pod's events, which others read than who is meant by "you".
-        told = f'To "{owner.get_username()}", whose it is here: {problem.message}'
-        raise Problem(problem.code, told, problem.status, problem.field) from None
-
-
-def _make(node: int, owner: User, claimed: Claimed, ours: Callable[[], None]) -> Container:
-    limits, spec = allowances.limits_of(owner), dict(claimed.spec)
-    for image in claimed.images:
-        allowances.require_image(limits, image)
-    used = gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0
-    with transaction.atomic():
-        ours()
-        allowances.hold(owner)
+def _claim(node: int, owner: User, claimed: Claimed, ours: Callable[[], None]) -> Container:
+    with admission.held(owner, ours) as account:
         call_off(node, claimed.uid, ANEW)
-        require_gib_hours(used, limits.gib_hours)
-        allowances.require_launch(owner, limits, spec["priority"], sum(claimed.quotas.values()), claimed.quotas)
-        spec |= allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
-        container = Container(
+        volume, quotas = f"{claimed.namespace}/{claimed.name}"[:255], dict(claimed.quotas)
+        container = admission.admit(
+            account,
+            Place(Node.objects.get(pk=node), list(quotas), sum(quotas.values()), claims=quotas),
+            claimed.spec,
+            images=claimed.images,
+            by=ACTOR,
+            action="claim",
+            told={"claim": volume, "quotas": quotas},
             pk=claimed.id,
-            owner=owner,
-            node_id=node,
             name=free_name(claimed.title or claimed.name, claimed.id),
             namespace=claimed.namespace,
             pods=list(claimed.pods),
-            volume=f"{claimed.namespace}/{claimed.name}"[:255],
+            volume=volume,
             mount=claimed.uid,
-            gpu_count=len(claimed.quotas),
-            gpu_uuids=list(claimed.quotas),
-            **{name: spec[name] for name in COLUMNS}
-            | {"image": claimed.images[0][:255] if claimed.images else "", "gpu_memory": None}
-            | {"give_way": False},  # in host memory it would count as the pod's own
+            gpu_uuids=list(quotas),
+            image=claimed.images[0][:255] if claimed.images else "",
+            gpu_memory=None,
+            give_way=False,  # in host memory it would count as the pod's own
         )
-        container.save(force_insert=True)
-        for gpu in Gpu.objects.filter(uuid__in=claimed.quotas):
-            Claim.objects.create(container=container, gpu=gpu, quota=claimed.quotas[gpu.uuid])
-        audit.record(ACTOR, "claim", container.pk, name=container.name, claim=container.volume,
-                     owner=owner.get_username(), quotas=dict(claimed.quotas))  # fmt: skip
     return Container.objects.whole().get(pk=container.pk)
 
 

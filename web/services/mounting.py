@@ -18,15 +18,13 @@ from django.db import transaction
 from web import audit
 from web.audit import seals
 from web.errors import Problem, conflict, forbidden
-from web.history.reports import gib_hours_of_week
-from web.models import Claim, Container, Gpu, Node, Volume
+from web.models import Container, Gpu, Node, Volume
 from web.people import allowances
 from web.people.roles import account_that_launches
-from web.services import taking
-from web.services.launching import free_name, within
+from web.services import admission, taking
+from web.services.admission import Account
 from web.services.placing import place
 from web.spec import handed, quotas, volumes
-from web.spec.asked import COLUMNS
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -49,22 +47,14 @@ class Mounting:
     gpus: Sequence[str]
 
 
-def _anyway() -> None:
-    pass
-
-
-def make(node: int, name: str, options: Mapping[str, str], ours: Callable[[], None] = _anyway) -> None:
+def make(node: int, name: str, options: Mapping[str, str], ours: Callable[[], None] = lambda: None) -> None:
     """Makes a volume. The same again is success. Raises Problem.
 
     `ours` is called first of all in the transaction, and raises if the node is another scheduler's by now.
     """
-    try:
-        with transaction.atomic():
-            ours()
-            _make(node, name, options)
-    except Problem as problem:
-        _refused("volume-refused", name, options, problem)
-        raise
+    with admission.refusals_recorded(ACTOR, "volume-refused", name, options=_told(options)), transaction.atomic():
+        ours()
+        _make(node, name, options)
 
 
 def _make(node: int, name: str, options: Mapping[str, str]) -> None:
@@ -97,75 +87,58 @@ def _require_possible(person: User, spec: dict[str, Any], here: Node) -> None:
     if not Gpu.objects.filter(node=here, present=True).exists():
         raise Problem("no_gpu", "This host has no GPU that works: there is nothing to have a quota of.", 409)
     limits = allowances.limits_of(person)
-    ever = replace(limits, containers=None, gpu_memory=None, compute_weights=None)
-    place(person, ever, spec["gpus"], spec["gpu_memory"], spec["priority"], here=here)
+    ever = replace(limits, containers=None, gpu_memory=None, compute_weights=None, gib_hours=None)
+    where = place(ever, spec["gpus"], spec["gpu_memory"], here=here)
+    Account(person, ever, 0.0).require(where, spec["priority"])
     allowances.share(person, ever, spec["compute_weight"], spec["compute_limit"])
-    needs = quotas.asked(spec["gpu_memory"]) * count_of(spec)
-    if limits.gpu_memory is not None and needs > limits.gpu_memory:
-        allowances.require_quota(person, limits, needs)
-
-
-def count_of(spec: Mapping[str, Any]) -> int:
-    """Of GPUs that are asked for."""
-    return len(spec["gpus"]) if isinstance(spec["gpus"], list) else int(spec["gpus"])
+    if limits.gpu_memory is not None and where.quota > limits.gpu_memory:
+        allowances.require_quota(person, limits, where.quota)
 
 
 def wanted(options: Mapping[str, str], label: Mapping[str, str]) -> tuple[int, int, list[str]]:
     """Bytes of quota on each GPU, how many GPUs, and which if they are named. `label`: of the image. Raises Problem."""
     _, fields = volumes.parse(options)
     spec = volumes.launch_of(fields, "")
-    size = spec["gpu_memory"] or quotas.of_image(label)
-    return size, count_of(spec), spec["gpus"] if isinstance(spec["gpus"], list) else []
+    size, gpus = spec["gpu_memory"] or quotas.of_image(label), spec["gpus"]
+    return (size, len(gpus), gpus) if isinstance(gpus, list) else (size, gpus, [])
 
 
 def mount(
-    node: int, volume: str, options: Mapping[str, str], mounting: Mounting, ours: Callable[[], None] = _anyway
+    node: int, volume: str, options: Mapping[str, str], mounting: Mounting, ours: Callable[[], None] = lambda: None
 ) -> Container:
     """A container's record and its claims, in one transaction. Raises Problem, and has written only that in the audit.
 
     The container that this mount has made before, if it lives. `ours`: see `make`.
     """
-    try:
-        return _mount(node, volume, options, mounting, ours)
-    except Problem as problem:
-        _refused("mount-refused", volume, options, problem, container=mounting.name, image=mounting.image)
-        raise
-
-
-def _mount(
-    node: int, volume: str, options: Mapping[str, str], mounting: Mounting, ours: Callable[[], None]
-) -> Container:
-    owner, spec = _asked(options, mounting.image)
-    limits = allowances.limits_of(owner)
-    if not mounting.image:  # nobody can know yet: it is looked at when it runs (`require_image_of`)
-        limits = replace(limits, images=None)
-    used = gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0
-    with transaction.atomic():
-        ours()
-        allowances.hold(owner)
-        earlier = Container.objects.live().whole().filter(node=node, mount=mounting.mount).first()
-        if earlier is not None:
-            return earlier
-        sized = spec | {"gpu_memory": mounting.gpu_memory}
-        chosen = within(owner, limits, used, sized, Node.objects.get(pk=node)).gpus or list(mounting.gpus)
-        spec |= {name: sized[name] for name in ("compute_weight", "compute_limit")}
-        container = Container(
-            pk=mounting.id,
-            owner=owner,
-            node_id=node,
-            name=free_name(mounting.name, mounting.id),
-            volume=volume,
-            mount=mounting.mount,
-            gpu_count=len(chosen),
-            gpu_uuids=spec["gpus"] if isinstance(spec["gpus"], list) else [],
-            **{name: spec[name] for name in COLUMNS} | {"image": mounting.image, "command": list(mounting.command)},
-        )
-        container.save(force_insert=True)
-        gpus = Gpu.objects.filter(uuid__in=chosen)
-        Claim.objects.bulk_create(Claim(container=container, gpu=gpu, quota=mounting.gpu_memory) for gpu in gpus)
-        audit.record(ACTOR, "mount", container.pk, name=container.name, volume=volume, owner=owner.get_username(),
-                     image=mounting.image, gpu_memory=mounting.gpu_memory, options=dict(options))  # fmt: skip
+    told = {"options": _told(options), "container": mounting.name, "image": mounting.image}
+    with admission.refusals_recorded(ACTOR, "mount-refused", volume, **told):
+        owner, spec = _asked(options, mounting.image)
+        with admission.held(owner, ours) as account:
+            earlier = Container.objects.live().whole().filter(node=node, mount=mounting.mount).first()
+            if earlier is not None:
+                return earlier
+            where = place(account.limits, spec["gpus"], mounting.gpu_memory, here=Node.objects.get(pk=node))
+            gpus = where.gpus or list(mounting.gpus)
+            container = admission.admit(
+                account,
+                replace(where, claims=dict.fromkeys(gpus, mounting.gpu_memory)),
+                spec,
+                by=ACTOR,
+                action="mount",
+                told={**told, "volume": volume, "gpu_memory": mounting.gpu_memory, "options": dict(options)},
+                pk=mounting.id,
+                name=admission.free_name(mounting.name, mounting.id),
+                volume=volume,
+                mount=mounting.mount,
+                gpu_uuids=spec["gpus"] if isinstance(spec["gpus"], list) else [],
+                image=mounting.image,  # one that is not known yet is looked at when it runs (`require_image_of`)
+                command=list(mounting.command),
+            )
     return Container.objects.whole().get(pk=container.pk)
+
+
+def _told(options: Mapping[str, str]) -> dict[str, str]:
+    return admission.printable({name: text for name, text in list(options.items())[:32] if name != handed.KEY})
 
 
 def require_image_of(container: Container, image: str) -> None:
@@ -177,12 +150,6 @@ def remove(node: int, name: str) -> None:
     """Removes a volume. One that is not there is success."""
     if Volume.objects.filter(node=node, name=name).delete()[0]:
         audit.record(ACTOR, "volume-removed", name)
-
-
-def _refused(action: str, volume: str, options: Mapping[str, str], problem: Problem, **more: str) -> None:
-    told = {name[:64]: str(value).replace("\0", "")[:200] for name, value in list(options.items())[:32]
-            if name != handed.KEY}  # fmt: skip
-    audit.record(ACTOR, action, volume[:200], options=told, code=problem.code, message=problem.message, **more)
 
 
 def owner_of(asked: str) -> User:

@@ -9,40 +9,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from web.errors import Problem, conflict
 from web.models import Gpu, Node
-from web.people import allowances
+from web.people.allowances import Allowed
 from web.services import choosing
 from web.services.issuing import require_scheduler
 from web.spec import placement, quotas
 from web.spec.where.choosing import Wish, choose
 
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`gpus` by UUID; none if the node's scheduler may choose. `reason` is empty if there was no choice of nodes.
+    """`gpus` by UUID; none if the node's scheduler may choose. `quota`: bytes, over all its GPUs.
 
+    `reason` is empty if there was no choice of nodes. `claims`: bytes by GPU, where they are promised at once.
     `by_swarm`: `node` gives it to a Swarm, which chooses where it runs.
     """
 
     node: Node
     gpus: list[str]
+    quota: int
     reason: str = ""
+    claims: Mapping[str, int] = field(default_factory=dict)
     by_swarm: bool = False
 
 
 def place(
-    user: User,
-    limits: allowances.Allowed,
+    limits: Allowed,
     gpus: int | list[str],
     gpu_memory: int | None,
-    priority: int,
     wanted: str = "",
     here: Node | None = None,
     *,
@@ -53,7 +50,7 @@ def place(
 
     `here`: where it starts anyway, drained or not, because that is none of our choice. `asks`: constraints on the node.
     `launches`: it is to be given to a Swarm, if there is one and no node is named: it honours the constraints then.
-    Raises a Problem for what can never be, is not allowed, or no node takes now.
+    Of `limits` only the GPUs count here. Raises a Problem for what can never be, or no node takes now.
     """
     nodes = {node.pk: node for node in ([here] if here else Node.objects.listed())}
     cards = [gpu for gpu in Gpu.objects.filter(present=True) if gpu.node_id in nodes]
@@ -70,7 +67,6 @@ def place(
         there[card.node_id].append(card)
     quota = quotas.asked(gpu_memory)
     fitting = _fitting({each.pk: there[each.pk] for each in asked_for}, quota, count)
-    allowances.require_launch(user, limits, priority, quota * count, [card.uuid for card in asked])
     taking = [here] if here else _taking([nodes[pk] for pk in fitting])
     promised = choosing.promised()
     chosen, reason = taking[0], ""
@@ -85,7 +81,7 @@ def place(
         cards_of_it = placement.choose(fitting[chosen.pk], promised, quota, count)
     if placer is not None:
         chosen, reason = placer, "Swarm chooses the node."
-    return Place(chosen, cards_of_it, reason, by_swarm=placer is not None)
+    return Place(chosen, cards_of_it, quota * count, reason, by_swarm=placer is not None)
 
 
 def _asked(gpus: int | list[str], present: Mapping[str, Gpu]) -> tuple[list[Gpu], int]:

@@ -8,7 +8,7 @@ limit, has killed a run, or its last one was removed: from then on none begins, 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -18,13 +18,13 @@ from django.contrib.auth import get_user_model
 from django.db.models import Q
 from django.utils import timezone
 
+from web.audit import seals
 from web.errors import Problem, conflict
-from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Node, large
 from web.models.functions import ask
-from web.people import allowances
 from web.people.roles import account_that_launches
-from web.services.launching import free_name
+from web.services import admission
+from web.services.placing import Place
 from web.spec.asked import COLUMNS
 from web.spec.handed import Handed
 
@@ -101,53 +101,45 @@ def called_off() -> Problem:
     return conflict("This launch has ended, or was called off.", code="called_off")
 
 
-def next_of(handed: Handed, node: int, volume: str, mount: str, quota: int) -> Container:
-    """The record of one more run, on this node. `quota`: bytes, over all its GPUs.
+def next_of(handed: Handed, node: int, volume: str, mount: str, claims: Mapping[str, int]) -> Container:
+    """The record of one more run, on this node, with its `claims`: bytes by GPU.
 
-    Raises Problem while one lives on a node that is alive, or where its owner may not have it any more.
+    Raises Problem while one lives on a node that is alive, or where its owner may not have it any more: as at its
+    launch, since between two runs the owner may have used the room for others.
     """
-    owner = _owner_of(_of(handed)[-1])
-    allowances.hold(owner)  # two at once: one after the other
-    runs = _of(handed)
-    first = runs[-1]
-    if _are_over(runs, _removed(handed, runs)):  # while it was waited for the owner, whom a removal holds as well
-        raise called_off()
-    alive = Node.objects.alive()  # by the database's clock
-    for lives in (run for run in runs if run.finished_at is None):
-        if lives.node_id is None or alive.filter(pk=lives.node_id).exists():
-            raise Problem("started_already", f'"{lives.name}" runs already.', 409)
-    share = _allowed(owner, first, quota)
-    again = Container(
-        pk=uuid.uuid4(),
-        owner=owner,
-        node_id=node,
-        volume=volume,
-        mount=mount,
-        run_of_id=first.pk,
-        gpu_count=first.gpu_count,
-        gpu_uuids=first.gpu_uuids,
-        environment=first.environment,
-        **{name: getattr(first, name) for name in COLUMNS} | {"ttl_seconds": _left(first)} | share,
-    )
-    again.gpu_memory = quota // first.gpu_count  # the quota that the first run had at its end is not reserved for this
-    again.name = free_name(first.name, again.pk)
-    again.node_reason = f"Docker's Swarm has begun it again: it is run {len(runs) + 1} of {first.name}."[:500]
-    again.save(force_insert=True)
-    return again
+    with admission.held(_owner_of(_of(handed)[-1])) as account:  # two at once: one after the other
+        runs = _of(handed)
+        first = runs[-1]
+        if _are_over(runs, _removed(handed, runs)):  # while it was waited for the owner, whom a removal holds as well
+            raise called_off()
+        alive = Node.objects.alive()  # by the database's clock
+        for lives in (run for run in runs if run.finished_at is None):
+            if lives.node_id is None or alive.filter(pk=lives.node_id).exists():
+                raise Problem("started_already", f'"{lives.name}" runs already.', 409)
+        id_, quota = uuid.uuid4(), sum(claims.values())
+        why = f"Docker's Swarm has begun it again: it is run {len(runs) + 1} of {first.name}."
+        return admission.admit(
+            account,
+            Place(Node.objects.get(pk=node), list(claims), quota, why, claims),
+            {name: getattr(first, name) for name in COLUMNS},
+            by=seals.DOCKER,
+            action="taken",
+            told=handed.told(volume),
+            pk=id_,
+            name=admission.free_name(first.name, id_),
+            volume=volume,
+            mount=mount,
+            run_of_id=first.pk,
+            gpu_uuids=first.gpu_uuids,
+            environment=first.environment,
+            ttl_seconds=_left(first),
+            # What the first run had at its end is not reserved for this.
+            gpu_memory=quota // first.gpu_count,
+        )
 
 
 def _owner_of(first: Container) -> User:
     return account_that_launches(get_user_model().objects.values_list("username", flat=True).get(pk=first.owner_id))
-
-
-def _allowed(owner: User, first: Container, quota: int) -> dict[str, int | None]:
-    """Its share of the turns. As at its launch: between two runs its owner, who is held, may have used the room for
-    others. Raises Problem."""
-    limits = allowances.limits_of(owner)
-    allowances.require_image(limits, first.image)
-    require_gib_hours(gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0, limits.gib_hours)
-    allowances.require_launch(owner, limits, first.priority, quota, ())
-    return allowances.share(owner, limits, first.compute_weight, first.compute_limit)
 
 
 def _left(first: Container) -> float | None:

@@ -17,11 +17,11 @@ from django.utils import timezone
 
 from web import audit
 from web.errors import Problem, conflict, invalid, not_found
-from web.history.reports import gib_hours_of_week, require_gib_hours
 from web.models import Command, Container, Gpu, Node
 from web.people import allowances
 from web.people.roles import Deed, require, require_steering, rights_of
 from web.services import runs
+from web.services.admission import account_of
 from web.services.issuing import issue, require_scheduler, settled, wait_for
 from web.services.launching import launch
 from web.services.placing import place
@@ -178,10 +178,9 @@ def forecast(
     What a launch would be refused for, this is: the user's allowance, and the GPUs that they may use.
     """
     require_scheduler()
-    limits = allowances.limits_of(user)
-    if limits.gib_hours is not None:
-        require_gib_hours(gib_hours_of_week(user), limits.gib_hours)
-    where = place(user, limits, gpus, gpu_memory, priority, node, asks=constraints, launches=True)
+    account = account_of(user)
+    where = place(account.limits, gpus, gpu_memory, node, asks=constraints, launches=True)
+    account.require(where, priority)
     if where.by_swarm:
         return _left_to_a_swarm(user, where.reason)
     return issue(user, Command.Kind.FORECAST, node=where.node.pk, gpu_memory=gpu_memory, gpus=where.gpus or gpus,
@@ -203,10 +202,9 @@ def _left_to_a_swarm(user: User, reason: str) -> Command:
 
 def _require_hours(container: Container, quota: int) -> None:
     """Whoever raises it, more than it has is held on the owner's week, as a launch is."""
-    limit = allowances.limits_of(container.owner).gib_hours
     held = [claim.quota for claim in container.claims.all()] or [quotas.asked(container.gpu_memory)]
-    if limit is not None and quota > max(held):
-        require_gib_hours(gib_hours_of_week(container.owner), limit)
+    if quota > max(held):
+        account_of(container.owner).require_hours()
 
 
 def _steer(user: User, container: Container, kind: Command.Kind, note: str = "", **arguments: Any) -> Command:

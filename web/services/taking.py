@@ -15,17 +15,16 @@ from django.db import transaction
 from django.db.models import Case, F, Q, Value, When
 
 from web import audit
+from web.audit import seals
 from web.errors import Problem, conflict
-from web.models import Claim, Container, Gpu
+from web.models import Container, Gpu
 from web.models.functions import ask
 from web.models.records import FOR_A_NODE
 from web.people import allowances
-from web.services import runs
+from web.services import admission, runs
 from web.services.joining.rules import PLACED
 from web.sizes import format_size
 from web.spec.handed import Handed
-
-ACTOR = "docker"
 
 
 def require(handed: Handed) -> None:
@@ -47,28 +46,26 @@ def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
         if same := its.filter(node=node, mount=mount).first():
             return same
         if runs.begun(handed):
-            gpus = _cards(node, handed)
-            container = runs.next_of(handed, node, volume, mount, handed.quota * len(gpus))
+            container = runs.next_of(handed, node, volume, mount, _cards(node, handed))
         else:
-            container, gpus = _begin(node, volume, mount, handed)
-        Claim.objects.bulk_create(Claim(container=container, gpu=gpu, quota=handed.quota) for gpu in gpus)
-        audit.record(ACTOR, "taken", container.pk, name=container.name, volume=volume, cards=list(handed.cards),
-                     gpu_memory=handed.quota)  # fmt: skip
+            container = _begin(node, volume, mount, handed)
     return Container.objects.whole().get(pk=container.pk)
 
 
-def _begin(node: int, volume: str, mount: str, handed: Handed) -> tuple[Container, list[Gpu]]:
+def _begin(node: int, volume: str, mount: str, handed: Handed) -> Container:
     """Its first run, or its only one."""
     require(handed)
     _hold_its_owner(handed)
     if not _is_ours(node, volume, mount, handed):
         raise conflict("This launch has been started already.", code="started_already")
     container = Container.objects.live().whole().get(pk=handed.container)
-    gpus = _cards(node, handed)
+    claims = _cards(node, handed)
     if container.gpu_memory is None:  # its label was looked at when it was handed over
-        allowances.require_promise(container, handed.quota * len(gpus))
+        allowances.require_promise(container, sum(claims.values()))
         Container.objects.filter(pk=container.pk).update(gpu_memory=handed.quota)
-    return container, gpus
+    admission.promise(container, claims)
+    audit.record(seals.DOCKER, "taken", container.pk, name=container.name, **handed.told(volume))
+    return container
 
 
 def _hold_its_owner(handed: Handed) -> None:
@@ -94,7 +91,8 @@ def _is_ours(node: int, volume: str, mount: str, handed: Handed) -> bool:
     return bool(free.update(node=node, node_reason=why, volume=volume, mount=mount, engine="", queue_reason=""))
 
 
-def _cards(node: int, handed: Handed) -> list[Gpu]:
+def _cards(node: int, handed: Handed) -> dict[str, int]:
+    """Bytes by GPU."""
     gpus = list(Gpu.objects.filter(node=node, present=True, index__in=handed.cards))
     if missing := set(handed.cards) - {gpu.index for gpu in gpus}:
         message = (
@@ -108,4 +106,4 @@ def _cards(node: int, handed: Handed) -> list[Gpu]:
             f"than {format_size(short[0].most)}: it is declared as larger than it is, see gpushare doctor.",
             409,
         )
-    return gpus
+    return {gpu.uuid: handed.quota for gpu in gpus}

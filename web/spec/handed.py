@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from web.errors import Problem
@@ -31,6 +32,10 @@ class Handed:
             "cards": ",".join(map(str, self.cards)),
             KEY: self.key,
         }
+
+    def told(self, volume: str) -> dict[str, Any]:
+        """What the audit log says of it."""
+        return {"volume": volume, "cards": list(self.cards), "gpu_memory": self.quota}
 
 
 def parse(options: Mapping[str, str]) -> Handed | None:
