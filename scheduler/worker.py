@@ -32,8 +32,8 @@ from scheduler.card.turns import TurnPlayer
 from scheduler.containers.commands import Commands
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.consoles.relay import Relay
+from scheduler.containers.dispatcher import Dispatcher
 from scheduler.containers.ending import Ender
-from scheduler.containers.handing import Handing
 from scheduler.containers.intents import Intents
 from scheduler.containers.launch import Launcher
 from scheduler.containers.leftovers import Leftovers
@@ -224,7 +224,7 @@ class Scheduler:
             return
         if engine.placer is None:
             self.store.node(placer="")
-        elif why_not := await self.store.handed.speak_for(engine.placer.whole):
+        elif why_not := await self.store.pending_placements.speak_for(engine.placer.whole):
             await engine.close()
             raise EngineAway(why_not)
 
@@ -245,7 +245,7 @@ class Scheduler:
         self.relay = Relay(self.home, self.store.records.relay_orders)
         self.memory = HostMemory()
         self.intents = Intents(self.store)
-        self.handing = Handing(self.engine.placer, self.engine, self.store) if self.engine.placer else None
+        self.dispatcher = Dispatcher(self.engine.placer, self.engine, self.store) if self.engine.placer else None
         self.removal = Removal(self.engine, self.intents, self.store)
         self.containers = Containers(
             self.engine, self.broker, self.roster, self.server, self.store, self.removal, self.memory
@@ -281,7 +281,7 @@ class Scheduler:
         self.commands = Commands(
             self.containers,
             self.launcher,
-            self.handing,
+            self.dispatcher,
             self.steering,
             self.ender,
             self.removal,
@@ -355,8 +355,8 @@ class Scheduler:
             self._stop_expecting, self.housekeeping.run, self.watchdog.run, self.anchoring.run, self.verifying.run,
             self.health.run, self.outlook.run, self.plugin.run, self.relay.run, self.take_over.look_again,
         ]  # fmt: skip
-        if self.handing is not None:
-            parts.append(self.handing.run)
+        if self.dispatcher is not None:
+            parts.append(self.dispatcher.run)
         tasks = [asyncio.create_task(_keep_going(part), name=part.__qualname__) for part in parts]
         try:
             yield

@@ -15,9 +15,9 @@ from typing import Any
 from django.db import DatabaseError
 
 from scheduler import clock
+from scheduler.containers.dispatcher import HAS_IT, CameToANode, Dispatcher
 from scheduler.containers.ending import Ender
 from scheduler.containers.foresight import foresee
-from scheduler.containers.handing import HAS_IT, CameToANode, Handing
 from scheduler.containers.intents import was_begun, was_called_off
 from scheduler.containers.launch import Launcher, called_off
 from scheduler.containers.life import Containers
@@ -43,7 +43,7 @@ class Commands:
         self,
         containers: Containers,
         launcher: Launcher,
-        handing: Handing | None,
+        dispatcher: Dispatcher | None,
         steering: Steering,
         ender: Ender,
         removal: Removal,
@@ -52,7 +52,7 @@ class Commands:
     ) -> None:
         self._containers = containers
         self._launcher = launcher
-        self._handing = handing
+        self._dispatcher = dispatcher
         self._steering = steering
         self._ender = ender
         self._removal = removal
@@ -155,7 +155,7 @@ class Commands:
 
     async def _pass_on(self, command: Command) -> None:
         try:
-            await self._store.handed.pass_on(command.pk)
+            await self._store.pending_placements.pass_on(command.pk)
         except DatabaseError as error:
             log.error("command %s (%s): the database: %s", command.pk, command.kind, error)
         self._taken.pop(command.pk, None)  # if it is ours after all, it is looked at again
@@ -206,14 +206,14 @@ class Commands:
                 await self._removal.remove(row)
                 return "It was removed."
             case CommandKind.KILL if asyncio.current_task() in self._calling_off:
-                if self._handing and not row.node_asked:  # a node may have been faster: its record says so by now
+                if self._dispatcher and not row.node_asked:  # a node may have been faster: its record says so by now
                     await self._store.flush()
                     raise CameToANode
                 if str(row.pk) in self._left:
                     raise Problem("still_running", STILL_THERE, 409)
                 return called_off().message
-            case CommandKind.KILL if self._handing and self._handing.has(row):
-                await self._handing.call_off(row, f"Killed {_for_whom(command)}")
+            case CommandKind.KILL if self._dispatcher and self._dispatcher.has(row):
+                await self._dispatcher.call_off(row, f"Killed {_for_whom(command)}")
                 return called_off().message
             case CommandKind.KILL if self._find(row) is None and was_called_off(row):
                 return called_off().message
@@ -237,16 +237,16 @@ class Commands:
         assert task is not None
         self._launching[id_] = task
         try:
-            if self._handing is not None and not row.node_asked:
-                return await self._handing.launch(row, progress)
+            if self._dispatcher is not None and not row.node_asked:
+                return await self._dispatcher.launch(row, progress)
             await self._launcher.launch(row, progress)
         except asyncio.CancelledError:
             if id_ in self._launching:
                 raise  # nobody killed it: the scheduler stops
             task.uncancel()
-            if self._handing is None or row.node_asked:
+            if self._dispatcher is None or row.node_asked:
                 await self._abort(id_)
-            elif await self._handing.came_to_a_node(row):
+            elif await self._dispatcher.came_to_a_node(row):
                 return HAS_IT
             raise called_off() from None
         finally:
@@ -294,7 +294,7 @@ class Commands:
 
     def _living(self, row: Container) -> Tenant:
         if (tenant := self._find(row)) is None:
-            if self._handing and self._handing.has(row):
+            if self._dispatcher and self._dispatcher.has(row):
                 message = f'"{row.name}" waits for a node of the Swarm. It can only be killed until it runs.'
                 raise Problem("not_running", message, 409)
             raise Problem("container_ended", f'"{row.name}" has ended.', 409)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # a container's keeper imports the engines' contract, and has no packages
-    from web.spec.where.restarts import Restart
+    from web.spec.restarts import Restart
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from web.errors import Problem
 from web.logs import ById
 from web.models import Container
 from web.services.mounting import Mounting, wanted
-from web.spec import handed
+from web.services.placement import placement_ticket
 from web.spec.reserved import SOCKETS
 
 log = logging.getLogger(__name__)
@@ -162,8 +162,8 @@ class Mounts:
         self, volume: str, options: Mapping[str, str], mount: str, users: Sequence[MountUser]
     ) -> Container:
         """Durable from then on. Which of several users it is nobody knows yet."""
-        if (brought := handed.parse(options)) is not None:
-            return await self._store.volumes.take(volume, mount, brought)
+        if (brought := placement_ticket.parse(options)) is not None:
+            return await self._store.volumes.accept(volume, mount, brought)
         user = users[0] if len(users) == 1 else None
         size, count, named = wanted(options, user.labels if user else {})
         asked = Mounting(

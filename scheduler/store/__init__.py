@@ -26,8 +26,8 @@ from scheduler.store import node_lease
 from scheduler.store.async_journal import AsyncJournal, Numbered
 from scheduler.store.cards import CardTaken, make_known, take
 from scheduler.store.database import Database, Here
-from scheduler.store.handed import Handed
 from scheduler.store.journal import NAME as JOURNAL_FILE
+from scheduler.store.pending_placements import PendingPlacements
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
 from scheduler.store.volumes import Volumes
@@ -66,7 +66,7 @@ class Store(WriteBehind):
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
-        self.handed = Handed(self, self._here, self.figures)
+        self.pending_placements = PendingPlacements(self, self._here, self.figures)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.

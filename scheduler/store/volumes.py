@@ -9,11 +9,12 @@ from scheduler.store.database import Here
 from scheduler.store.node_snapshot import NodeSnapshot
 from scheduler.store.write_behind import WriteBehind
 from web.models import Claim, Command, Container, Volume
-from web.services import claiming, mounting, taking
+from web.services import claiming, mounting
 from web.services.admission import free_name
 from web.services.claiming import Claimed
 from web.services.mounting import Mounting
-from web.spec.handed import Handed
+from web.services.placement import accept_placement
+from web.services.placement.placement_ticket import PlacementTicket
 
 
 class Volumes:
@@ -58,10 +59,10 @@ class Volumes:
         await self._promised(container)
         return container
 
-    async def take(self, volume: str, mount: str, handed: Handed) -> Container:
+    async def accept(self, volume: str, mount: str, ticket: PlacementTicket) -> Container:
         """The same for one that a placer has brought: its record is there. Raises Problem, and has changed nothing."""
         async with self._behind.nothing_written():
-            container = await self._behind.write(taking.take, self._here.node, volume, mount, handed)
+            container = await self._behind.write(accept_placement.accept, self._here.node, volume, mount, ticket)
             await self._promised(container)
         return container
 

@@ -32,7 +32,7 @@ from scheduler.engines.base import EngineAway, EngineError
 from scheduler.engines.placer import Host, Order, Stage, Standing
 from web.errors import Problem
 from web.models import Container
-from web.spec.handed import Handed
+from web.services.placement.placement_ticket import PlacementTicket
 
 SWARM = Path(os.environ.get("FAULTS_SWARM", "/nonexistent"))
 SECOND = "second"  # the node that runs what is handed over
@@ -140,12 +140,12 @@ class Taking:
             self._say(id_, Stage.GIVEN, "")
 
     async def _go_on(self, id_: str, order: Mapping[str, Any]) -> None:
-        handed = Handed(UUID(id_), order["quota"], tuple(order["cards"]), order["key"])
+        ticket = PlacementTicket(UUID(id_), order["quota"], tuple(order["cards"]), order["key"])
         row = await self._store.ask(lambda: Container.objects.get(pk=id_))
         if row.finished_at is not None:
             self._say(id_, Stage.OVER, order["said"])
         elif row.started_at is None:
-            row = await self._store.volumes.take(f"of-{id_}", f"mounted-{id_}", handed)
+            row = await self._store.volumes.accept(f"of-{id_}", f"mounted-{id_}", ticket)
             if order["name"] == "unmounted":
                 self._say(id_, Stage.GIVEN, "its volume could not be mounted")
                 self._plugin.mounts._begin(row, ())
@@ -154,7 +154,7 @@ class Taking:
                 await self._launcher.launch(row)
         elif order["name"] == "twice" and "refused" not in order:
             with contextlib.suppress(Problem):
-                await self._store.volumes.take(f"of-{id_}", "mounted-again", handed)
+                await self._store.volumes.accept(f"of-{id_}", "mounted-again", ticket)
                 raise AssertionError("one launch was begun twice")
             with changed(SWARM, id_) as found:
                 found.update({"refused": True} if found else {})

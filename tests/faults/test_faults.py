@@ -56,7 +56,7 @@ def test_what_a_dead_keeper_leaves_is_accounted_for(tmp_path: Path) -> None:
 def test_facts_are_the_same_when_the_scheduler_dies_before_a_line_of_what_hands_over_to_another_node(
     tmp_path: Path,
 ) -> None:
-    words = ("--database", "postgres", "--plays", "handed", "--only", "scheduler/containers/handing.py")
+    words = ("--database", "postgres", "--plays", "handed", "--only", "scheduler/containers/dispatcher.py")
     said = faults("lines", *words, "--count", "1", "--out", str(tmp_path))
     assert "1 of 1 rounds" in said
     assert "{'died': 1}" in said

@@ -20,8 +20,9 @@ from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
 from web.models import Claim, Container, Volume
 from web.models.states import NOTHING_HELD
-from web.services import mounting, taking
-from web.spec.handed import Handed
+from web.services import mounting
+from web.services.placement import accept_placement
+from web.services.placement.placement_ticket import PlacementTicket
 
 OPTIONS = {"gpu_memory": "1GiB"}
 
@@ -110,8 +111,8 @@ async def test_what_a_swarm_brought_and_was_told_had_failed_comes_to_nothing(hos
     owner = await query(User.objects.get, username="ada")
     fields = {"name": "a", "owner": owner, "image": "local", "node_id": host.up.store.here, "engine": "swarm"}
     row = await query(lambda: Container.objects.create(**fields, handed="key"))
-    brought = Handed(row.pk, GIB, (0,), "key")
-    unanswered(monkeypatch, write_behind, "_while_ours", _writes(taking.take.__name__))
+    brought = PlacementTicket(row.pk, GIB, (0,), "key")
+    unanswered(monkeypatch, write_behind, "_while_ours", _writes(accept_placement.accept.__name__))
     with pytest.raises(DatabaseError):
         await host.up.plugin.mounts.mount("v", brought.options(), "m")
     assert (await has_ended(host, "m")).pk == row.pk

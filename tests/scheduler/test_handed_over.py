@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 from django.utils import timezone
 
-from scheduler.containers.handing import CameToANode, Handing
+from scheduler.containers.dispatcher import CameToANode, Dispatcher
 from scheduler.engines import placer
 from scheduler.engines.base import EngineError
 from scheduler.engines.placer import Stage, Standing
@@ -21,8 +21,9 @@ from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
 from web.errors import Problem
 from web.models import AllocationEvent, Command, Container, Node
-from web.services import nodes, taking
-from web.spec.handed import Handed
+from web.services import nodes
+from web.services.placement import accept_placement
+from web.services.placement.placement_ticket import PlacementTicket
 
 ANY: Any = None
 
@@ -75,7 +76,7 @@ async def test_record_of_one_that_was_called_off_has_its_end_in_the_audit_though
     """As where the scheduler is killed at once: an event that it only remembered was never told."""
     store, swarm = Store("manager", "us"), Swarm()
     await store.open({}, {})
-    await Handing(swarm, ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
+    await Dispatcher(swarm, ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
     told = await query(_told)
     found = await query(Container.objects.get, pk=waiting.pk)
     await store.close()
@@ -88,7 +89,7 @@ async def test_record_of_one_that_was_called_off_has_its_end_in_the_audit_though
 async def test_end_of_one_that_was_called_off_is_at_one_time_in_record_and_audit(waiting: Container) -> None:
     store = Store("manager", "us")
     await store.open({}, {})
-    await Handing(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
+    await Dispatcher(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
     found = await query(Container.objects.get, pk=waiting.pk)
     times = await query(lambda: dict(AllocationEvent.objects.values_list("kind", "at")))
     await store.close()
@@ -107,9 +108,9 @@ async def test_one_that_is_called_off_by_two_schedulers_one_after_the_other_is_t
     store = Store("manager", "us")
     await store.open({}, {})
     with pytest.raises(EngineError):
-        await Handing(Dies(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
+        await Dispatcher(Dies(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
     again = await query(Container.objects.get, pk=waiting.pk)
-    await Handing(Swarm(), ANY, store).call_off(again, "Killed by ada.")  # type: ignore[arg-type]
+    await Dispatcher(Swarm(), ANY, store).call_off(again, "Killed by ada.")  # type: ignore[arg-type]
     await store.close()
     assert [kind for kind, _ in await query(_told)] == ["killed", "ended"]
 
@@ -130,7 +131,7 @@ async def test_launch_that_is_asked_for_again_and_refused_is_not_ended_where_a_n
     row = await query(Container.objects.select_related("owner").get, pk=waiting.pk)
     row.gpu_memory = 900 << 20
     await query(Container.objects.update, mount="on a node")
-    assert await Handing(Emptied(), ANY, store).launch(row, None) == "A node has it."  # type: ignore[arg-type]
+    assert await Dispatcher(Emptied(), ANY, store).launch(row, None) == "A node has it."  # type: ignore[arg-type]
     await store.close()
 
 
@@ -140,10 +141,10 @@ async def test_launch_that_is_refused_can_be_taken_by_no_node_from_then_on(waiti
     row = await query(Container.objects.select_related("owner").get, pk=waiting.pk)
     row.gpu_memory = 900 << 20
     with pytest.raises(Problem, match="No node of this Swarm takes containers"):
-        await Handing(Emptied(), ANY, store).launch(row, None)  # type: ignore[arg-type]
-    handed = Handed(waiting.pk, 900 << 20, (0,), "key")
+        await Dispatcher(Emptied(), ANY, store).launch(row, None)  # type: ignore[arg-type]
+    ticket = PlacementTicket(waiting.pk, 900 << 20, (0,), "key")
     with pytest.raises(Problem, match="was called off"):
-        await query(taking.take, store.here, "volume", "mount", handed)
+        await query(accept_placement.accept, store.here, "volume", "mount", ticket)
     await store.close()
 
 
@@ -154,7 +155,7 @@ async def test_launch_that_a_dead_scheduler_had_given_up_is_not_given_again(wait
     await query(Container.objects.update, handed="")
     row = await query(Container.objects.select_related("owner").get, pk=waiting.pk)
     with pytest.raises(Problem, match="gave this launch up"):
-        await Handing(Swarm(), ANY, store).launch(row, None)  # type: ignore[arg-type]
+        await Dispatcher(Swarm(), ANY, store).launch(row, None)  # type: ignore[arg-type]
     await store.close()
 
 
@@ -163,7 +164,7 @@ async def test_one_that_came_to_a_node_meanwhile_is_not_told_as_killed(waiting: 
     await store.open({}, {})
     await query(Container.objects.update, mount="on a node")
     with pytest.raises(CameToANode):
-        await Handing(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
+        await Dispatcher(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
     await store.close()
     assert await query(_told) == []
 
@@ -189,9 +190,9 @@ async def test_two_that_are_launched_at_once_are_given_two_cards(waiting: Contai
     other = await query(Container.objects.create, owner=waiting.owner, node=waiting.node, **fields)
     store, swarm = Store("manager", "us"), Slow()
     await store.open({}, {})
-    handing = Handing(swarm, ANY, store)  # type: ignore[arg-type]
+    dispatcher = Dispatcher(swarm, ANY, store)  # type: ignore[arg-type]
     rows = [await query(Container.objects.select_related("owner").get, pk=row.pk) for row in (waiting, other)]
-    await asyncio.gather(*(handing.launch(row, None) for row in rows))
+    await asyncio.gather(*(dispatcher.launch(row, None) for row in rows))
     await store.close()
     assert swarm.given == {0: 900 << 20, 1: 900 << 20}
 
@@ -201,11 +202,11 @@ async def test_swarm_gives_nothing_to_a_node_that_was_drained_and_then_removed(t
     store = Store("manager", "us")
     await store.open({}, {})
     made = await query(Node.objects.create, name="gone")
-    assert not (await store.handed.drained())["gone"]
+    assert not (await store.pending_placements.drained())["gone"]
     await query(Node.objects.filter(pk=made.pk).update, drained_at=timezone.now())
-    assert (await store.handed.drained())["gone"]
+    assert (await store.pending_placements.drained())["gone"]
     await query(nodes.expel, "root", "gone")
-    assert (await store.handed.drained())["gone"]
+    assert (await store.pending_placements.drained())["gone"]
     await store.close()
 
 
@@ -237,7 +238,7 @@ class Unanswered(Slow):
 async def test_kill_of_a_launch_that_a_node_has_before_the_swarm_has_answered_is_that_nodes(host: Host) -> None:
     """The launch was broken off here, and its record told as ended, while its program ran there for ever."""
     swarm = Unanswered()
-    host.up.commands._handing = Handing(swarm, ANY, host.up.store)  # type: ignore[arg-type]
+    host.up.commands._dispatcher = Dispatcher(swarm, ANY, host.up.store)  # type: ignore[arg-type]
     other = await query(Node.objects.create, name="other")
     owner = await query(User.objects.create, username="eve")
     fields = {"name": "a", "image": "local", "node_id": host.up.store.here, "gpu_memory": 900 << 20}
@@ -262,19 +263,19 @@ async def test_launch_that_a_node_has_is_not_refused_for_a_database_that_is_away
 ) -> None:
     """As where a network fails: the Swarm has it, and cannot say so. It was told as ended, and ran there."""
     other = await query(Node.objects.create, name="other")
-    change = host.up.store.handed.change
+    change = host.up.store.pending_placements.change
 
     class Fails(Slow):
         async def submit(self, order: placer.Order) -> None:
-            monkeypatch.setattr(host.up.store.handed, "change", away)
+            monkeypatch.setattr(host.up.store.pending_placements, "change", away)
             await query(Container.objects.filter(pk=order.id).update, node=other, mount="there")
             raise EngineError("The Swarm has no leader.")
 
     async def away(*_: Any, **__: Any) -> bool:
-        monkeypatch.setattr(host.up.store.handed, "change", change)
+        monkeypatch.setattr(host.up.store.pending_placements, "change", change)
         raise OperationalError("the server is away")
 
-    host.up.commands._handing = Handing(Fails(), ANY, host.up.store)  # type: ignore[arg-type]
+    host.up.commands._dispatcher = Dispatcher(Fails(), ANY, host.up.store)  # type: ignore[arg-type]
     owner = await query(User.objects.create, username="eve")
     fields = {"name": "a", "image": "local", "node_id": host.up.store.here, "gpu_memory": 900 << 20}
     container = await query(Container.objects.create, owner=owner, **fields)
@@ -293,7 +294,7 @@ async def test_second_kill_of_one_that_waits_for_a_node_is_answered(host: Host) 
         async def take_back(self, id_: str) -> None:
             await taking_back.wait()
 
-    host.up.commands._handing = Handing(Hesitates(), ANY, host.up.store)  # type: ignore[arg-type]
+    host.up.commands._dispatcher = Dispatcher(Hesitates(), ANY, host.up.store)  # type: ignore[arg-type]
     owner = await query(User.objects.create, username="eve")
     fields = {"name": "a", "image": "local", "node_id": host.up.store.here, "engine": "swarm", "handed": "key"}
     container = await query(Container.objects.create, owner=owner, **fields)
@@ -310,7 +311,7 @@ async def test_second_kill_of_one_that_waits_for_a_node_is_answered(host: Host) 
 
 async def test_pause_of_one_that_waits_for_a_node_is_refused_as_that(host: Host) -> None:
     """And not as of one that has ended."""
-    host.up.commands._handing = Handing(Swarm(), ANY, host.up.store)  # type: ignore[arg-type]
+    host.up.commands._dispatcher = Dispatcher(Swarm(), ANY, host.up.store)  # type: ignore[arg-type]
     owner = await query(User.objects.create, username="eve")
     fields = {"name": "a", "owner": owner, "image": "local", "node_id": host.up.store.here, "engine": "swarm"}
     answer = await host.command("pause", await query(Container.objects.create, **fields))
@@ -324,16 +325,16 @@ async def test_reason_that_a_record_has_no_room_for_is_written_once(
     """A Swarm of many nodes says of each why it has no room."""
     store, written = Store("manager", "us"), list[str]()
     await store.open({}, {})
-    change = store.handed.change
+    change = store.pending_placements.change
 
     async def and_noted(id_: str, **fields: Any) -> bool:
         written.append(fields["queue_reason"])
         return await change(id_, **fields)
 
-    monkeypatch.setattr(store.handed, "change", and_noted)
-    handing = Handing(Swarm("no suitable node " * 100), ANY, store)  # type: ignore[arg-type]
+    monkeypatch.setattr(store.pending_placements, "change", and_noted)
+    dispatcher = Dispatcher(Swarm("no suitable node " * 100), ANY, store)  # type: ignore[arg-type]
     for _ in range(3):
-        await handing._look()
+        await dispatcher._look()
     await store.close()
     assert [len(said) for said in written] == [500]
     assert (await query(Container.objects.get, pk=waiting.pk)).queue_reason == written[0]
@@ -346,15 +347,15 @@ async def test_host_that_speaks_for_a_second_swarm_is_refused_until_the_first_do
     first, second = Store("manager", "us"), Store("other", "them")
     await first.open({}, {})
     await second.open({}, {})
-    assert await first.handed.speak_for("swarm a") == ""
-    why_not = await second.handed.speak_for("swarm b")
+    assert await first.pending_placements.speak_for("swarm a") == ""
+    why_not = await second.pending_placements.speak_for("swarm b")
     assert 'This host and "manager" speak for two different Swarms' in why_not
     assert "GPUSHARE_ENGINE=docker" in why_not
-    assert await second.handed.speak_for("swarm a") == ""  # another manager of the same
-    assert await first.handed.speak_for("swarm b") != ""
+    assert await second.pending_placements.speak_for("swarm a") == ""  # another manager of the same
+    assert await first.pending_placements.speak_for("swarm b") != ""
     second.node(placer="")
     await second.flush()
-    assert await first.handed.speak_for("swarm b") == ""  # its host has left the one, and joined the other
+    assert await first.pending_placements.speak_for("swarm b") == ""  # its host has left the one, and joined the other
     told = await query(lambda: dict(Node.objects.values_list("name", "placer")))
     assert told == {"manager": "swarm b", "other": ""}
     await first.close()

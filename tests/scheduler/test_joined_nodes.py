@@ -289,17 +289,18 @@ TAKES = """
 from uuid import UUID
 from web.errors import Problem
 from web.models import Node
-from web.services import mounting, taking
-from web.spec.handed import Handed
+from web.services import mounting
+from web.services.placement import accept_placement
+from web.services.placement.placement_ticket import PlacementTicket
 node = Node.objects.get(name="gpu2").pk
 for id_, key in LAUNCHES:
-    handed = Handed(UUID(id_), 100 << 20, (0,), key)
+    handed = PlacementTicket(UUID(id_), 100 << 20, (0,), key)
     try:
         mounting.make(node, f"gpushare-{id_}", handed.options())
-        taken = taking.take(node, f"gpushare-{id_}", "swarm-1", handed)
-        assert taking.take(node, f"gpushare-{id_}", "swarm-1", handed) == taken
+        taken = accept_placement.accept(node, f"gpushare-{id_}", "swarm-1", handed)
+        assert accept_placement.accept(node, f"gpushare-{id_}", "swarm-1", handed) == taken
         print(taken.name, taken.node_reason, [claim.gpu.index for claim in taken.claims.all()], sep="|")
-        taking.take(node, f"gpushare-{id_}", "swarm-2", handed)
+        accept_placement.accept(node, f"gpushare-{id_}", "swarm-2", handed)
     except Problem as problem:
         print(problem.code)
 """
@@ -344,14 +345,15 @@ AGAIN = """
 from uuid import UUID
 from web.errors import Problem
 from web.models import Node
-from web.services import mounting, taking
-from web.spec.handed import Handed
+from web.services import mounting
+from web.services.placement import accept_placement
+from web.services.placement.placement_ticket import PlacementTicket
 node = Node.objects.get(name="gpu2").pk
 for key, mount in (("another key", "m-1"), ("key of again", "m-2"), ("key of again", "m-3")):
-    handed = Handed(UUID("{id}"), 100 << 20, (0,), key)
+    handed = PlacementTicket(UUID("{id}"), 100 << 20, (0,), key)
     try:
         mounting.make(node, f"gpushare-{id}", handed.options())
-        taken = taking.take(node, "gpushare-{id}", mount, handed)
+        taken = accept_placement.accept(node, "gpushare-{id}", mount, handed)
         print(taken.run_of_id, taken.environment, taken.node_reason, sep="|")
     except Problem as problem:
         print(problem.code)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.containers.handing import _as_asked, choose
+from scheduler.containers.placement import as_asked, choose_host
 from scheduler.engines.placer import Host
 from scheduler.engines.swarm import kinds
 from scheduler.engines.swarm.manager import with_what_comes
@@ -21,13 +21,13 @@ TWO = Host("two", {0: 8 * GIB, 1: 8 * GIB}, {0: 6 * GIB, 1: GIB})
 
 def refused(*hosts: Host, size: int = GIB, count: int = 1, **wanted: list[int]) -> Problem:
     with pytest.raises(Problem) as caught:
-        choose(hosts, size, count, wanted)
+        choose_host(hosts, size, count, wanted)
     return caught.value
 
 
 def test_of_a_nodes_cards_those_with_most_room_are_reserved_and_the_node_is_left_to_swarm() -> None:
-    assert choose([SMALL, TWO], 2 * GIB, 1, {}) == ("", [1])
-    assert choose([SMALL, TWO], 2 * GIB, 2, {}) == ("", [0, 1])
+    assert choose_host([SMALL, TWO], 2 * GIB, 1, {}) == ("", [1])
+    assert choose_host([SMALL, TWO], 2 * GIB, 2, {}) == ("", [0, 1])
 
 
 def test_what_is_on_its_way_to_a_node_is_reserved_where_there_is_most_room_for_it() -> None:
@@ -35,7 +35,7 @@ def test_what_is_on_its_way_to_a_node_is_reserved_where_there_is_most_room_for_i
     hosts = [Host("one", {0: GIB}, {}), Host("large", {0: 2 * GIB}, {}), Host("two", {0: GIB, 1: GIB}, {})]
     found, chosen = hosts, []
     for size in (1900 * MIB, 900 * MIB, 900 * MIB, 900 * MIB):
-        _, (card,) = choose(found, size, 1, {})
+        _, (card,) = choose_host(found, size, 1, {})
         chosen.append({card: size})
         found = with_what_comes(list(hosts), chosen)
     assert [list(each) for each in chosen] == [[0], [0], [0], [1]]
@@ -45,11 +45,11 @@ def test_what_is_on_its_way_to_a_node_is_reserved_where_there_is_most_room_for_i
 
 
 def test_what_fits_on_no_card_now_is_asked_for_all_the_same() -> None:
-    assert choose([TWO], 8 * GIB, 1, {}) == ("", [1])
+    assert choose_host([TWO], 8 * GIB, 1, {}) == ("", [1])
 
 
 def test_cards_that_are_named_name_their_node() -> None:
-    assert choose([SMALL, TWO], GIB, 1, {"two": [0]}) == ("two", [0])
+    assert choose_host([SMALL, TWO], GIB, 1, {"two": [0]}) == ("two", [0])
     problem = refused(SMALL, two=[0])
     assert (problem.code, problem.status, problem.field) == ("node_away", 503, "gpus")
     assert problem.retry_after, "a program may ask again, as of each node that is away"
@@ -84,7 +84,7 @@ def test_what_a_node_could_give_that_is_away_is_no_matter_of_size() -> None:
     assert (problem.code, problem.status) == ("node_away", 503)
     assert problem.message.startswith('Only "two" could give 8 GiB, and it is away, or drained, just now.')
     assert refused(SMALL, away, count=2).message.startswith('Only "two" could give 1 GiB on 2 cards, and')
-    assert choose([SMALL, away], GIB, 1, {}) == ("", [0])
+    assert choose_host([SMALL, away], GIB, 1, {}) == ("", [0])
     assert refused(SMALL, away, size=9 * GIB).code == "over_capacity"
     assert refused(SMALL, away, two=[0]).code == "node_away"
     assert refused(away).message.startswith("No node of this Swarm takes containers just now")
@@ -93,11 +93,11 @@ def test_what_a_node_could_give_that_is_away_is_no_matter_of_size() -> None:
 def test_what_only_nodes_that_are_away_are_as_asked_is_refused_with_their_names() -> None:
     away = replace(TWO, there=False, labels={"disk": "ssd"})
     with pytest.raises(Problem) as caught:
-        _as_asked([SMALL, away], ["node.labels.disk==ssd"])
+        as_asked([SMALL, away], ["node.labels.disk==ssd"])
     assert (caught.value.code, caught.value.status) == ("node_away", 503)
     assert caught.value.message.startswith('Only "two" is as asked, and it is away, or drained, just now.')
     with pytest.raises(Problem) as caught:
-        _as_asked([SMALL, away], ["node.labels.disk==tape"])
+        as_asked([SMALL, away], ["node.labels.disk==tape"])
     assert caught.value.code == "no_such_node"
 
 

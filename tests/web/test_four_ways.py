@@ -15,10 +15,11 @@ from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container, make_gpu
 from web.errors import Problem
 from web.models import Allowance, AuditEntry, Claim, Container, Gpu, Node
-from web.services import claiming, mounting, steering, taking
+from web.services import claiming, mounting, steering
 from web.services.claiming import Claimed
 from web.services.mounting import Mounting
-from web.spec.handed import Handed
+from web.services.placement import accept_placement
+from web.services.placement.placement_ticket import PlacementTicket
 from web.spec.requests import LaunchSpec
 
 pytestmark = pytest.mark.django_db
@@ -55,7 +56,7 @@ def repeated_run(ada: User, node: Node, wish: dict[str, Any]) -> Container:
     now, fields = timezone.now(), {name: wish[name] for name in wish.keys() - {"gpus"}}
     ended = {"started_at": now, "finished_at": now, "restart": "always", "handed": "key"}
     first = Container.objects.create(owner=ada, node=node, gpu_uuids=wish["gpus"], **{**fields, **ended})
-    return taking.take(node.pk, "v", "m", Handed(first.pk, wish["gpu_memory"], (0,), "key"))
+    return accept_placement.accept(node.pk, "v", "m", PlacementTicket(first.pk, wish["gpu_memory"], (0,), "key"))
 
 
 every_way = pytest.mark.parametrize("way", [launch, mounted_volume, kubernetes_claim, repeated_run])

@@ -17,7 +17,7 @@ from web.live import figures, openmetrics
 from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Node, State
 from web.models.records import ExpectedBy
 from web.services import launching, nodes
-from web.services.placing import Place
+from web.services.placement.place import Place
 
 pytestmark = pytest.mark.django_db
 

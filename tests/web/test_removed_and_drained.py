@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from scheduler.engines.swarm.manager import SPARED, SwarmManager
-from scheduler.store.handed import _drained
+from scheduler.store.pending_placements import _drained
 from tests.support.machine import make_node
 from web.models import Node
 from web.services import nodes

@@ -14,8 +14,9 @@ from web.errors import Problem
 from web.models import Claim, Command, Container, Gpu, Node
 from web.models.states import LOST
 from web.people import allowances
-from web.services import runs, steering, taking
-from web.spec.handed import Handed
+from web.services import runs, steering
+from web.services.placement import accept_placement
+from web.services.placement.placement_ticket import PlacementTicket
 
 pytestmark = pytest.mark.django_db
 
@@ -44,7 +45,7 @@ def first(ada: User) -> Container:
 
 
 def take(node: Node, first: Container, mount: str) -> Container:
-    return taking.take(node.pk, "volume", mount, Handed(first.pk, GIB, (0,), "key"))
+    return accept_placement.accept(node.pk, "volume", mount, PlacementTicket(first.pk, GIB, (0,), "key"))
 
 
 def goes(container: Container, **fields: Any) -> None:
@@ -66,7 +67,7 @@ def refused(node: Node, first: Container, mount: str = "other") -> str:
 def test_a_run_after_the_first_is_a_container_with_the_same_fields_and_claims_of_its_own(nodes, first) -> None:
     assert take(nodes[0], first, "m1").pk == first.pk
     ends(first)
-    taking.require(Handed(first.pk, GIB, (0,), "key"))
+    accept_placement.require_wanted(PlacementTicket(first.pk, GIB, (0,), "key"))
     again = take(nodes[1], first, "m2")
     assert (again.pk != first.pk, again.run_of_id, again.node, again.name) == (True, first.pk, nodes[1], "job")
     assert (again.command, again.environment, again.priority) == (["train"], {"A": "1"}, 7)
@@ -130,7 +131,7 @@ def test_what_was_killed_or_removed_is_not_begun_again_whichever_run_it_was(node
     assert runs.is_over(first)
     assert refused(nodes[0], first) == "called_off"
     with pytest.raises(Problem, match="called off"):
-        taking.require(Handed(first.pk, GIB, (0,), "key"))
+        accept_placement.require_wanted(PlacementTicket(first.pk, GIB, (0,), "key"))
 
 
 @pytest.mark.parametrize("reason", ["", LOST], ids=["forgotten by Docker", "lost with its node"])

@@ -22,10 +22,9 @@ from web.errors import Problem
 from web.models import Container, Node, large
 from web.models.records import claims_with_gpus
 from web.services import steering
-from web.spec import quotas
+from web.spec import constraints, quotas
 from web.spec.fields import SizeField
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
-from web.spec.where import constraints
 
 
 class Queue(GenericAPIView[Container]):

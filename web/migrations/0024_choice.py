@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
             field=models.JSONField(
                 db_default=models.Value([], models.JSONField()),
                 default=list,
-                help_text="What the node has to be like (web/spec/where/constraints.py).",
+                help_text="What the node has to be like (web/spec/constraints.py).",
             ),
         ),
         migrations.AddField(
@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 db_default="",
                 default="",
-                help_text="When a Swarm begins it again (web/spec/where/restarts.py); empty: never.",
+                help_text="When a Swarm begins it again (web/spec/restarts.py); empty: never.",
                 max_length=16,
             ),
         ),

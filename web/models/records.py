@@ -70,7 +70,7 @@ def secrets(person: str) -> list[str]:
     return [f"{person}__{name}" for name in ("password", "email", "last_login")]
 
 
-# Handed to who chooses the node, a Swarm, and none has it yet; the name of who chooses stands as its engine.
+# PlacementTicket to who chooses the node, a Swarm, and none has it yet; the name of who chooses stands as its engine.
 FOR_A_NODE = Q(engine="swarm", mount="", started_at=None, finished_at=None)
 
 
@@ -150,7 +150,7 @@ class Container(models.Model):
     remove_when_done = models.BooleanField(default=False)
     restart = models.CharField(
         max_length=16, blank=True, default="", db_default="",
-        help_text="When a Swarm begins it again (web/spec/where/restarts.py); empty: never.",
+        help_text="When a Swarm begins it again (web/spec/restarts.py); empty: never.",
     )  # fmt: skip
     run_of = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="runs",
@@ -201,7 +201,7 @@ class Container(models.Model):
     )
     constraints = models.JSONField(
         default=list, db_default=models.Value([], models.JSONField()),
-        help_text="What the node has to be like (web/spec/where/constraints.py).",
+        help_text="What the node has to be like (web/spec/constraints.py).",
     )  # fmt: skip
     node_reason = models.CharField(
         max_length=500, blank=True, default="", db_default="",

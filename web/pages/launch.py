@@ -21,9 +21,8 @@ from web.people import allowances
 from web.people.roles import Deed, may_steer, require
 from web.services import steering
 from web.sizes import format_size
-from web.spec import quotas
+from web.spec import constraints, quotas
 from web.spec.requests import words_of
-from web.spec.where import constraints
 
 RECENT = 8
 IMAGES = 100

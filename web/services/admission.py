@@ -27,7 +27,7 @@ from web.history.reports import gib_hours_of_week
 from web.models import Claim, Container, Gpu
 from web.models.functions import ask
 from web.people import allowances
-from web.services.placing import Place
+from web.services.placement.place import Place
 from web.spec.asked import COLUMNS
 
 if TYPE_CHECKING:

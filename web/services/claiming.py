@@ -21,7 +21,7 @@ from web.models import Container, Node
 from web.people.roles import account_that_launches
 from web.services import admission
 from web.services.admission import free_name
-from web.services.placing import Place
+from web.services.placement.place import Place
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

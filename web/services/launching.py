@@ -12,7 +12,7 @@ from web.errors import conflict
 from web.models import Command, Container
 from web.people.roles import Deed, owner_of_launch, require
 from web.services import admission, issuing
-from web.services.placing import place
+from web.services.placement.place import place
 from web.spec import host_memory, mounts
 from web.spec.asked import COLUMNS
 from web.spec.requests import LaunchSpec

@@ -21,10 +21,11 @@ from web.errors import Problem, conflict, forbidden
 from web.models import Container, Gpu, Node, Volume
 from web.people import allowances
 from web.people.roles import account_that_launches
-from web.services import admission, taking
+from web.services import admission
 from web.services.admission import Account
-from web.services.placing import place
-from web.spec import handed, quotas, volumes
+from web.services.placement import accept_placement, placement_ticket
+from web.services.placement.place import place
+from web.spec import quotas, volumes
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -67,8 +68,8 @@ def _make(node: int, name: str, options: Mapping[str, str]) -> None:
         raise Problem("invalid", f"A volume's name has 1 to {volumes.LONGEST_NAME} characters.", 400)
     if known.count() >= MOST_VOLUMES:
         raise conflict(f"There are {MOST_VOLUMES} volumes already: remove those that nobody uses (docker volume rm).")
-    if (brought := handed.parse(options)) is not None:
-        taking.require(brought)
+    if (ticket := placement_ticket.parse(options)) is not None:
+        accept_placement.require_wanted(ticket)
         Volume.objects.create(node_id=node, name=name, options=dict(options))
         return
     person, spec = _asked(options, "")
@@ -138,7 +139,9 @@ def mount(
 
 
 def _told(options: Mapping[str, str]) -> dict[str, str]:
-    return admission.printable({name: text for name, text in list(options.items())[:32] if name != handed.KEY})
+    return admission.printable(
+        {name: text for name, text in list(options.items())[:32] if name != placement_ticket.KEY}
+    )
 
 
 def require_image_of(container: Container, image: str) -> None:

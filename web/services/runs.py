@@ -24,24 +24,24 @@ from web.models import Command, Container, Node, large
 from web.models.functions import ask
 from web.people.roles import account_that_launches
 from web.services import admission
-from web.services.placing import Place
+from web.services.placement.place import Place
+from web.services.placement.placement_ticket import PlacementTicket
 from web.spec.asked import COLUMNS
-from web.spec.handed import Handed
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 
-def _of(handed: Handed) -> list[Container]:
+def _of(ticket: PlacementTicket) -> list[Container]:
     """All runs so far of what is begun again with this volume, the newest first and the launch's own the last.
 
     None if it is no such launch. For whoever has its key, wherever the runs were: a host that joined sees no others'
     containers (joining/rules.py).
     """
     if settings.GPUSHARE_AUDIT_KEY:
-        asked = Container.objects.raw("SELECT * FROM gpushare_runs(%s, %s)", [handed.container, handed.key])
+        asked = Container.objects.raw("SELECT * FROM gpushare_runs(%s, %s)", [ticket.container, ticket.key])
         return _newest_first(asked)
-    first = Container.objects.filter(pk=handed.container, handed=handed.key).exclude(Q(restart="") | Q(handed=""))
+    first = Container.objects.filter(pk=ticket.container, handed=ticket.key).exclude(Q(restart="") | Q(handed=""))
     runs = Container.objects.filter(Q(pk__in=first.values("pk")) | Q(run_of__in=first.values("pk")))
     return _newest_first(runs)
 
@@ -80,19 +80,19 @@ def _asked_to_be_removed(runs: Sequence[Container]) -> set[UUID]:
     return set(asked.exclude(outcome=Command.Outcome.REFUSED).values_list("container", flat=True))
 
 
-def _removed(handed: Handed, runs: Sequence[Container]) -> set[UUID]:
+def _removed(ticket: PlacementTicket, runs: Sequence[Container]) -> set[UUID]:
     """The same for whoever has its key: a host that joined sees no commands of other nodes'."""
     if settings.GPUSHARE_AUDIT_KEY:
-        return {pk for (pk,) in ask("SELECT gpushare_removed_runs(%s, %s)", handed.container, handed.key)}
+        return {pk for (pk,) in ask("SELECT gpushare_removed_runs(%s, %s)", ticket.container, ticket.key)}
     return _asked_to_be_removed(runs)
 
 
-def begun(handed: Handed) -> bool:
+def begun(ticket: PlacementTicket) -> bool:
     """Whether a run of what is begun again with this volume has begun before. Problem if it is over."""
-    runs = _of(handed)
+    runs = _of(ticket)
     if not runs or runs[-1].started_at is None:
         return False
-    if _are_over(runs, _removed(handed, runs)):
+    if _are_over(runs, _removed(ticket, runs)):
         raise called_off()
     return True
 
@@ -101,16 +101,16 @@ def called_off() -> Problem:
     return conflict("This launch has ended, or was called off.", code="called_off")
 
 
-def next_of(handed: Handed, node: int, volume: str, mount: str, claims: Mapping[str, int]) -> Container:
+def next_of(ticket: PlacementTicket, node: int, volume: str, mount: str, claims: Mapping[str, int]) -> Container:
     """The record of one more run, on this node, with its `claims`: bytes by GPU.
 
     Raises Problem while one lives on a node that is alive, or where its owner may not have it any more: as at its
     launch, since between two runs the owner may have used the room for others.
     """
-    with admission.held(_owner_of(_of(handed)[-1])) as account:  # two at once: one after the other
-        runs = _of(handed)
+    with admission.held(_owner_of(_of(ticket)[-1])) as account:  # two at once: one after the other
+        runs = _of(ticket)
         first = runs[-1]
-        if _are_over(runs, _removed(handed, runs)):  # while it was waited for the owner, whom a removal holds as well
+        if _are_over(runs, _removed(ticket, runs)):  # while it was waited for the owner, whom a removal holds as well
             raise called_off()
         alive = Node.objects.alive()  # by the database's clock
         for lives in (run for run in runs if run.finished_at is None):
@@ -124,7 +124,7 @@ def next_of(handed: Handed, node: int, volume: str, mount: str, claims: Mapping[
             {name: getattr(first, name) for name in COLUMNS},
             by=seals.DOCKER,
             action="taken",
-            told=handed.told(volume),
+            told=ticket.told(volume),
             pk=id_,
             name=admission.free_name(first.name, id_),
             volume=volume,

@@ -24,8 +24,9 @@ from web.services import runs
 from web.services.admission import account_of
 from web.services.issuing import issue, require_scheduler, settled, wait_for
 from web.services.launching import launch
-from web.services.placing import place
-from web.spec import placement, quotas
+from web.services.placement.place import place
+from web.services.placement.policies import able_cards
+from web.spec import quotas
 from web.spec.requests import ChangeSpec, ComputeSpec, KillSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def change(user: User, container: Container, **fields: Any) -> Command:
     allowances.require_share(limits, **{name: asked[name] for name in SHARE if name in asked})
     if (quota := asked.get("gpu_memory")) is not None:
         gpus = list(Gpu.objects.filter(claims__container=container) or Gpu.objects.filter(present=True))
-        placement.able(gpus, quota, container.gpu_count)
+        able_cards(gpus, quota, container.gpu_count)
         owner = container.owner
         _require_hours(container, quota)
         allowances.require_quota(owner, allowances.limits_of(owner), quota * container.gpu_count, besides=container)

@@ -7,8 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from web.spec.constraints import LABEL
 from web.spec.fields import StrictSerializer, StrictText
-from web.spec.where.constraints import LABEL
 
 NODE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 LONGEST = 255

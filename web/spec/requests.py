@@ -14,11 +14,10 @@ from rest_framework import serializers
 
 from web.models import Compute, Happening, Shortage
 from web.models.people import HEAVIEST
-from web.spec import quotas
+from web.spec import constraints, quotas, restarts
 from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
 from web.spec.mounts import check_folder, check_port, check_volume
-from web.spec.where import constraints, restarts
 
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
 MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)

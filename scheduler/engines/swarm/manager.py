@@ -25,7 +25,7 @@ from scheduler.engines.docker.options import DefaultLimits
 from scheduler.engines.outfit import Simulation
 from scheduler.engines.placer import Host, Order, Stage, Standing
 from scheduler.engines.swarm import kinds, service
-from web.spec.where import constraints
+from web.spec import constraints
 
 WAITING = ("new", "allocated", "pending")
 ON_A_NODE = ("assigned", "accepted", "preparing", "ready", "starting", "running")  # what they reserved is taken

@@ -17,10 +17,10 @@ from scheduler.engines.docker.options import DefaultLimits, resources, shared_me
 from scheduler.engines.outfit import Simulation, environment
 from scheduler.engines.placer import Order
 from scheduler.engines.swarm.kinds import reservation
-from web.spec.handed import Handed
+from web.services.placement.placement_ticket import PlacementTicket
+from web.spec.constraints import Constraint, parse
 from web.spec.reserved import CARD, LIBRARIES, SOCKETS
-from web.spec.where.constraints import Constraint, parse
-from web.spec.where.restarts import Restart
+from web.spec.restarts import Restart
 
 DRIVER = "gpushare"  # of the volume: scheduler/plugin/
 LABEL = "com.gpushare.launch"  # on the service and on its container: our id
@@ -119,7 +119,7 @@ def _as_it_is(text: str) -> str:
 
 def _mounts(order: Order, simulation: Simulation | None, limits: DefaultLimits) -> list[dict[str, Any]]:
     """The volume has the order's name: Swarm mounts those that have none for writing only, and ours is read-only."""
-    options = Handed(UUID(order.id), order.quota, tuple(order.cards), order.key).options()
+    options = PlacementTicket(UUID(order.id), order.quota, tuple(order.cards), order.key).options()
     driver = {"Name": DRIVER, "Options": options}
     mounts: list[dict[str, Any]] = [
         {

@@ -254,7 +254,7 @@ def _statements(rule: Rule, to: str) -> Iterator[str]:
         yield f"CREATE POLICY gpushare_{verb} ON {table} FOR {verb.upper()} TO {to} {which}"
 
 
-# The same in SQL as `_wanted` in web/services/taking.py; $1 and $2 are the launch and its key.
+# The same in SQL as `_wanted` in web/services/placement/accept_placement.py; $1 and $2 are the launch and its key.
 _WANTED = "id = $1 AND handed = $2 AND handed <> '' AND kill_requested_at IS NULL AND finished_at IS NULL"
 _DEFINER = "LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp"
 
@@ -297,7 +297,7 @@ CREATE OR REPLACE FUNCTION gpushare_hold(person bigint) RETURNS void
     LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS
     $$SELECT FROM auth_user WHERE id = person FOR NO KEY UPDATE$$;
 
--- Of what a Swarm has been handed, a node takes what it has the key of: web/services/taking.py.
+-- Of what a Swarm has been handed, a node takes what it has the key of: web/services/placement/accept_placement.py.
 CREATE OR REPLACE FUNCTION gpushare_is_wanted(launch uuid, key text) RETURNS boolean {_DEFINER} AS
     $$SELECT EXISTS (SELECT 1 FROM web_container WHERE {_WANTED})$$;
 CREATE OR REPLACE FUNCTION gpushare_take(launch uuid, key text, volume text, mount text) RETURNS boolean

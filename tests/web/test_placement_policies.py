@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from web.services.placement.policies import Card, Holder, Policy, Site, Wish, choose_node, fits
 from web.sizes import format_size
-from web.spec.where import constraints
-from web.spec.where.choosing import Card, Holder, Policy, Site, Wish, choose, fits
+from web.spec import constraints
 
 GIB = 1 << 30
 every_policy = pytest.mark.parametrize("policy", Policy)
@@ -49,7 +49,7 @@ wishes = st.builds(
 
 @given(st.sampled_from(Policy), clusters(), wishes)
 def test_never_a_node_that_is_drained_away_too_small_or_not_as_asked(policy, sites, wish) -> None:
-    chosen = choose(policy, sites, wish)
+    chosen = choose_node(policy, sites, wish)
     able = [
         site.name
         for site in sites
@@ -65,12 +65,12 @@ def test_never_a_node_that_is_drained_away_too_small_or_not_as_asked(policy, sit
 def test_the_order_in_which_nodes_are_told_makes_no_difference(policy, sites, wish, chance: random.Random) -> None:
     shuffled = sites[:]
     chance.shuffle(shuffled)
-    assert choose(policy, sites, wish) == choose(policy, shuffled, wish)
+    assert choose_node(policy, sites, wish) == choose_node(policy, shuffled, wish)
 
 
 @given(st.sampled_from(Policy), clusters(), wishes)
 def test_the_reason_names_both_nodes_and_a_figure_and_is_empty_without_a_choice(policy, sites, wish) -> None:
-    chosen = choose(policy, sites, wish)
+    chosen = choose_node(policy, sites, wish)
     able = [site.name for site in sites if fits(site, wish)]
     if chosen is None or len(able) == 1:
         assert chosen is None or chosen.reason == ""
@@ -82,11 +82,11 @@ def test_the_reason_names_both_nodes_and_a_figure_and_is_empty_without_a_choice(
 
 @given(clusters(), wishes)
 def test_spread_takes_the_node_with_the_most_room(sites, wish) -> None:
-    chosen = choose(Policy.SPREAD, sites, wish)
+    chosen = choose_node(Policy.SPREAD, sites, wish)
     alone = [site for site in sites if chosen and site.name == chosen.node]
     for other in sites:
         if chosen and other.name != chosen.node and fits(other, wish):
-            assert choose(Policy.SPREAD, [*alone, other], wish).node == chosen.node
+            assert choose_node(Policy.SPREAD, [*alone, other], wish).node == chosen.node
 
 
 def site(name: str, promised: int, *holders: Holder, free: int | None = None, size: int = 16, **fields) -> Site:
@@ -97,11 +97,11 @@ def site(name: str, promised: int, *holders: Holder, free: int | None = None, si
 
 @every_policy
 def test_of_equals_the_first_by_name(policy) -> None:
-    assert choose(policy, [site("c", 4), site("b", 4), site("a", 4)], Wish(GIB)).node == "a"
+    assert choose_node(policy, [site("c", 4), site("b", 4), site("a", 4)], Wish(GIB)).node == "a"
 
 
 def test_spread_fills_all_nodes_evenly_and_says_so() -> None:
-    chosen = choose(Policy.SPREAD, [site("a", 12), site("b", 4), site("c", 13)], Wish(2 * GIB))
+    chosen = choose_node(Policy.SPREAD, [site("a", 12), site("b", 4), site("c", 13)], Wish(2 * GIB))
     assert (chosen.node, chosen.reason) == (
         "b",
         "b has the most room: 12 GiB are promised to nobody on a GPU; next is a, where 4 GiB are promised to nobody.",
@@ -110,14 +110,14 @@ def test_spread_fills_all_nodes_evenly_and_says_so() -> None:
 
 def test_pack_leaves_large_gaps_whole_and_takes_no_node_that_is_full() -> None:
     sites = [site("a", 15), site("b", 4), site("c", 13)]
-    chosen = choose(Policy.PACK, sites, Wish(2 * GIB))
+    chosen = choose_node(Policy.PACK, sites, Wish(2 * GIB))
     assert (chosen.node, chosen.reason) == (
         "c",
         "c is the fullest that has room for it: 3 GiB are promised to nobody on a GPU; next is b, where 12 GiB are "
         "promised to nobody.",
     )
-    assert choose(Policy.PACK, sites, Wish(10 * GIB)).reason.endswith("; no other has room for it.")
-    nowhere = choose(Policy.PACK, sites, Wish(14 * GIB))
+    assert choose_node(Policy.PACK, sites, Wish(10 * GIB)).reason.endswith("; no other has room for it.")
+    nowhere = choose_node(Policy.PACK, sites, Wish(14 * GIB))
     assert nowhere.reason.startswith("No node has 14 GiB that are promised to nobody. b has the most room: 12 GiB")
 
 
@@ -130,14 +130,14 @@ def test_soonest_takes_what_is_free_before_who_gives_way_before_who_ends() -> No
     order = []
     left = [never, ending, idle, free]
     while left:
-        order.append(choose(Policy.SOONEST, left, wish).node)
+        order.append(choose_node(Policy.SOONEST, left, wish).node)
         left = [each for each in left if each.name != order[-1]]
     assert order == ["z", "y", "x", "w"]
-    assert choose(Policy.SOONEST, [free, idle], wish).reason == (
+    assert choose_node(Policy.SOONEST, [free, idle], wish).reason == (
         "z has it first: 9 GiB free, 1 GiB are promised to nobody; next is y: 1 GiB free, the rest within 3 s from "
         "notebook (8 GiB, idle)."
     )
-    assert choose(Policy.SOONEST, [ending, never], wish).reason == (
+    assert choose_node(Policy.SOONEST, [ending, never], wish).reason == (
         "x has it first: 1 GiB free, the rest within 10 min from train (8 GiB); next is w: 1 GiB free, and no known "
         "end is enough."
     )
@@ -148,11 +148,11 @@ def test_soonest_takes_what_is_free_before_who_gives_way_before_who_ends() -> No
 )
 def test_a_reason_writes_a_span_as_the_command_line_does(seconds: float, told: str) -> None:
     ending, never = site("x", 15, Holder("train", 8 * GIB, seconds), free=1), site("w", 0, free=1)
-    assert f"the rest within {told} from train" in choose(Policy.SOONEST, [ending, never], Wish(8 * GIB)).reason
+    assert f"the rest within {told} from train" in choose_node(Policy.SOONEST, [ending, never], Wish(8 * GIB)).reason
 
 
 def test_soonest_says_so_where_nobody_can_know() -> None:
-    chosen = choose(Policy.SOONEST, [site("a", 16, free=0), site("b", 10, free=0)], Wish(2 * GIB))
+    chosen = choose_node(Policy.SOONEST, [site("a", 16, free=0), site("b", 10, free=0)], Wish(2 * GIB))
     assert chosen.node == "b"
     assert chosen.reason.startswith("Nobody can know where 2 GiB are there first. b has the most room")
 
@@ -161,13 +161,13 @@ def test_the_idle_give_way_one_after_the_other_and_of_ends_the_last_counts() -> 
     idle = [Holder("n1", 4 * GIB, 5.0, idle=True), Holder("n2", 4 * GIB, 6.0, idle=True)]
     ends = [Holder("t1", 4 * GIB, 5.0), Holder("t2", 4 * GIB, 10.0)]
     both = [site("a", 16, *idle, free=0), site("b", 16, *ends, free=0)]
-    assert choose(Policy.SOONEST, both, Wish(8 * GIB)).node == "b"  # 10 s, and 11 on the other
+    assert choose_node(Policy.SOONEST, both, Wish(8 * GIB)).node == "b"  # 10 s, and 11 on the other
 
 
 @every_policy
 def test_launches_under_way_count_as_if_they_were_there(policy) -> None:
     busy = site("a", 0, free=16, under_way=10 * GIB)
-    chosen = choose(policy, [busy, site("b", 4, free=12)], Wish(8 * GIB))
+    chosen = choose_node(policy, [busy, site("b", 4, free=12)], Wish(8 * GIB))
     assert chosen.node == "b"
 
 
@@ -175,6 +175,6 @@ def test_of_several_cards_the_one_that_has_least_counts() -> None:
     even = Site("a", True, tuple(Card(f"GPU-a{n}", 16 * GIB, 16 * GIB, 8 * GIB, 8 * GIB) for n in range(2)))
     uneven = Site("b", True, (Card("GPU-b0", 16 * GIB, 16 * GIB, 0, 16 * GIB),
                               Card("GPU-b1", 16 * GIB, 16 * GIB, 12 * GIB, 4 * GIB)))  # fmt: skip
-    assert choose(Policy.SPREAD, [even, uneven], Wish(GIB, 1)).node == "b"
-    assert choose(Policy.SPREAD, [even, uneven], Wish(GIB, 2)).node == "a"
-    assert format_size(8 * GIB) in choose(Policy.SPREAD, [even, uneven], Wish(GIB, 2)).reason
+    assert choose_node(Policy.SPREAD, [even, uneven], Wish(GIB, 1)).node == "b"
+    assert choose_node(Policy.SPREAD, [even, uneven], Wish(GIB, 2)).node == "a"
+    assert format_size(8 * GIB) in choose_node(Policy.SPREAD, [even, uneven], Wish(GIB, 2)).reason

@@ -14,7 +14,7 @@ KEY = "key"
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class PlacementTicket:
     """`quota`: bytes on each of the cards, which are numbers of this host's GPUs.
 
     `key`: shows that the placer has given it to this host, which alone is told the options.
@@ -38,16 +38,16 @@ class Handed:
         return {"volume": volume, "cards": list(self.cards), "gpu_memory": self.quota}
 
 
-def parse(options: Mapping[str, str]) -> Handed | None:
+def parse(options: Mapping[str, str]) -> PlacementTicket | None:
     """None if these options are not a placer's. Raises Problem."""
     if CONTAINER not in options:
         return None
     try:
         cards = tuple(int(card) for card in options["cards"].split(","))
-        handed = Handed(UUID(options[CONTAINER]), int(options["gpu_memory"]), cards, options[KEY])
+        ticket = PlacementTicket(UUID(options[CONTAINER]), int(options["gpu_memory"]), cards, options[KEY])
     except (KeyError, ValueError):
-        handed = None
-    if handed is None or options != handed.options() or len(set(handed.cards)) != len(handed.cards):
+        ticket = None
+    if ticket is None or options != ticket.options() or len(set(ticket.cards)) != len(ticket.cards):
         raise Problem(
             "invalid",
             f'The option "{CONTAINER}" is for containers that a Swarm brings, with "gpu_memory", "cards" and "key" '
@@ -55,4 +55,4 @@ def parse(options: Mapping[str, str]) -> Handed | None:
             "Somebody else's containers name their own gpu_memory (docs/volumes.md).",
             400,
         )
-    return handed
+    return ticket

@@ -1,4 +1,4 @@
-"""Launches that were handed to a placer and that no host has yet: their records belong to whoever takes them first.
+"""Launches that a placer has and no host has yet: their records belong to the host that takes them first.
 
 So every change here is an update that says so, and whoever comes too late changes nothing.
 """
@@ -22,12 +22,13 @@ from scheduler.store.node_lease import held
 from scheduler.store.write_behind import WriteBehind
 from web import audit
 from web.models import AllocationEvent, Command, Container, Gpu, Node, large
-from web.services import choosing, runs
+from web.services import runs
 from web.services.issuing import hint
-from web.spec.where.choosing import Choice, Wish
+from web.services.placement import sites
+from web.services.placement.policies import Choice, Wish
 
 
-class Handed:
+class PendingPlacements:
     def __init__(self, behind: WriteBehind, here: Here, figures: Figures) -> None:
         self._behind, self._here, self._figures = behind, here, figures
 
@@ -68,9 +69,9 @@ class Handed:
 
     async def choice(self, labels: Mapping[str, Mapping[str, str]], wish: Wish) -> Choice | None:
         """The best of these hosts by what the appliance knows, if it is to say so to a Swarm (GPUSHARE_PLACEMENT)."""
-        if not choosing.tells_a_swarm() or len(labels) < 2:
+        if not sites.tells_a_swarm() or len(labels) < 2:
             return None
-        return await self._behind.ask(choosing.among, labels, wish)
+        return await self._behind.ask(sites.among, labels, wish)
 
     async def speak_for(self, whole: str) -> str:
         """From now on this host gives launches to that placer (`Placer.whole`). Or it does not, and this says why.

@@ -15,9 +15,9 @@ from tests.support.machine import GIB, make_gpu, make_node
 from web.errors import Problem
 from web.models import Claim, Container, Gpu, Node, Volume
 from web.people import allowances
-from web.services import mounting, steering, taking
-from web.spec import handed
-from web.spec.handed import Handed
+from web.services import mounting, steering
+from web.services.placement import accept_placement, placement_ticket
+from web.services.placement.placement_ticket import PlacementTicket
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +40,7 @@ def waiting(**fields: Any) -> Container:
 def take(
     node: Node, container: Container, *cards: int, mount: str = "m", quota: int = GIB, key: str = "key"
 ) -> Container:
-    return taking.take(node.pk, "volume", mount, Handed(container.pk, quota, cards or (0,), key))
+    return accept_placement.accept(node.pk, "volume", mount, PlacementTicket(container.pk, quota, cards or (0,), key))
 
 
 def refused(node: Node, container: Container, *cards: int, **more: Any) -> Problem:
@@ -80,7 +80,7 @@ def test_what_was_called_off_or_has_ended_never_starts(node: Node) -> None:
     for fields in ({"kill_requested_at": now}, {"finished_at": now}):
         assert refused(node, waiting(name=str(uuid.uuid4()), **fields)).code == "called_off"
     with pytest.raises(Problem, match="called off"):
-        taking.require(Handed(uuid.uuid4(), GIB, (0,), "key"))
+        accept_placement.require_wanted(PlacementTicket(uuid.uuid4(), GIB, (0,), "key"))
 
 
 def test_cards_that_the_host_has_not_or_not_so_large_are_refused(node: Node) -> None:
@@ -106,15 +106,15 @@ def test_cards_that_the_host_has_not_or_not_so_large_are_refused(node: Node) -> 
 )
 def test_options_that_no_swarm_writes_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(Problem, match="for containers that a Swarm brings"):
-        handed.parse(options)
+        placement_ticket.parse(options)
 
 
 def test_a_volume_is_made_for_a_launch_that_is_wanted_and_for_no_other(node: Node) -> None:
-    options = Handed(waiting().pk, GIB, (0,), "key").options()
+    options = PlacementTicket(waiting().pk, GIB, (0,), "key").options()
     mounting.make(node.pk, "one", options)
     mounting.make(node.pk, "one", options)
     with pytest.raises(Problem, match="called off"):
-        mounting.make(node.pk, "two", Handed(uuid.uuid4(), GIB, (0,), "key").options())
+        mounting.make(node.pk, "two", PlacementTicket(uuid.uuid4(), GIB, (0,), "key").options())
     assert Volume.objects.get().name == "one"
 
 

@@ -1,6 +1,6 @@
 """Where a launch goes: to the node asked for, to that of the GPUs that it names, or to the one that is best.
 
-Which that is, GPUSHARE_PLACEMENT says (web/spec/where/choosing.py). Where a node speaks for a Swarm, a launch that
+Which that is, GPUSHARE_PLACEMENT says (policies.py). Where a node speaks for a Swarm, a launch that
 names no node is that one's to give to the Swarm. The scheduler of that node then decides; a second choice is not made.
 With one node there is nothing to choose.
 """
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from web.errors import Problem, conflict
 from web.models import Gpu, Node
 from web.people.allowances import Allowed
-from web.services import choosing
 from web.services.issuing import require_scheduler
-from web.spec import placement, quotas
-from web.spec.where.choosing import Wish, choose
+from web.services.placement import sites
+from web.services.placement.policies import Wish, able_cards, choose_cards, choose_node
+from web.spec import quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def place(
         node = _only_node_of(asked, nodes, node)
     placer = _placer(nodes.values()) if launches and not wanted else None
     asks = () if here or placer else asks
-    asked_for = choosing.require_as_asked([node] if node else list(nodes.values()), asks)
+    asked_for = sites.require_as_asked([node] if node else list(nodes.values()), asks)
     allowed = asked or [card for card in cards if limits.gpus is None or card.uuid in limits.gpus]
     there: dict[int, list[Gpu]] = defaultdict(list)
     for card in allowed:
@@ -68,17 +68,17 @@ def place(
     quota = quotas.asked(gpu_memory)
     fitting = _fitting({each.pk: there[each.pk] for each in asked_for}, quota, count)
     taking = [here] if here else _taking([nodes[pk] for pk in fitting])
-    promised = choosing.promised()
+    promised = sites.promised()
     chosen, reason = taking[0], ""
     if len(taking) > 1:
-        best = choose(choosing.policy(), choosing.sites(taking, fitting, promised), Wish(quota, count, tuple(asks)))
+        best = choose_node(sites.policy(), sites.sites(taking, fitting, promised), Wish(quota, count, tuple(asks)))
         if best:  # else one that took launches a moment ago does not any more, and is asked all the same
             chosen, reason = next(each for each in taking if each.name == best.node), best.reason
     elif len(nodes) > 1:
         reason = _without_choice(chosen, nodes, fitting, named=bool(wanted), by_gpu=bool(asked), asks=asks)
     cards_of_it = [card.uuid for card in asked]
     if limits.gpus is not None and not asked:
-        cards_of_it = placement.choose(fitting[chosen.pk], promised, quota, count)
+        cards_of_it = choose_cards(fitting[chosen.pk], promised, quota, count)
     if placer is not None:
         chosen, reason = placer, "Swarm chooses the node."
     return Place(chosen, cards_of_it, quota * count, reason, by_swarm=placer is not None)
@@ -125,7 +125,7 @@ def _fitting(there: Mapping[int, list[Gpu]], quota: int, count: int) -> dict[int
         try:
             if count > len(cards):
                 raise Problem("too_few_gpus", _too_few(count, cards_at_most, len(there)), 400, "gpus")
-            placement.able(cards, quota, count)
+            able_cards(cards, quota, count)
         except Problem as problem:
             closest = problem
         else:

@@ -1,4 +1,4 @@
-"""Handing launches to a placer (scheduler/engines/placer.py), and following each until a host has it.
+"""Dispatcher launches to a placer (scheduler/engines/placer.py), and following each until a host has it.
 
     handed    the record says so: `engine` is the placer's name; Swarm waits, or not, and says why
     taken     Docker mounts its volume on some host, whose scheduler makes the record its own (scheduler/plugin/)
@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from django.db import DatabaseError
 
+from scheduler.containers import placement
 from scheduler.containers.intents import was_called_off
 from scheduler.containers.launch import called_off
 from scheduler.engines.base import Engine, EngineAway, EngineError, Progress
@@ -27,10 +28,8 @@ from scheduler.store import Store
 from web.errors import Problem
 from web.logs import ById
 from web.models import AllocationEvent, Container
-from web.sizes import format_size
-from web.spec import quotas
-from web.spec.where import constraints, restarts
-from web.spec.where.choosing import Wish
+from web.services.placement.policies import Wish
+from web.spec import quotas, restarts
 
 log = logging.getLogger(__name__)
 Kind = AllocationEvent.Kind
@@ -47,9 +46,9 @@ class CameToANode(Exception):
     """A host has it by now, and it is that one's."""
 
 
-class Handing:
+class Dispatcher:
     def __init__(self, placer: Placer, engine: Engine, store: Store) -> None:
-        self._placer, self._engine, self._handed = placer, engine, store.handed
+        self._placer, self._engine, self._pending = placer, engine, store.pending_placements
         self._choosing = asyncio.Lock()  # who comes next sees what was chosen
 
     async def launch(self, row: Container, progress: Progress | None) -> str:
@@ -69,7 +68,7 @@ class Handing:
         """
         while True:
             try:
-                return not await self._handed.change(str(row.pk), handed="")
+                return not await self._pending.change(str(row.pk), handed="")
             except DatabaseError as error:
                 log.warning("whether a node has container %s is asked later: %s", ById(str(row.pk)), error)
                 await asyncio.sleep(LOOK_EVERY)
@@ -94,26 +93,26 @@ class Handing:
             return await self._give(row, size)
 
     async def _give(self, row: Container, size: int) -> str:
-        hosts = _as_asked(await self._placer.hosts(), row.constraints)
-        host, cards = choose(hosts, size, row.gpu_count, await self._handed.numbers(row.gpu_uuids))
+        hosts = placement.as_asked(await self._placer.hosts(), row.constraints)
+        host, cards = placement.choose_host(hosts, size, row.gpu_count, await self._pending.numbers(row.gpu_uuids))
         why = ""
         if not host and (better := await self._better(hosts, row, size)):
             host, cards, why = better
         key = row.handed or secrets.token_urlsafe(24)  # one that died over this may have asked with the first
         # Before it is asked for: a host may have it a moment after.
-        if not await self._handed.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:LONGEST]):
+        if not await self._pending.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:LONGEST]):
             return HAS_IT  # a scheduler did this and died before it could say so
         await self._placer.submit(_order(row, size, host, cards, key))
         return "Swarm has it: it starts on a node as soon as one has room."
 
     async def _better(self, hosts: Sequence[Host], row: Container, size: int) -> tuple[str, list[int], str] | None:
         """By what the appliance knows, of the hosts that have room now: one that has none is not waited for."""
-        with_room = {host.name: host for host in hosts if host.there and _has_room(host, size, row.gpu_count)}
+        with_room = {host.name: host for host in hosts if host.there and placement.has_room(host, size, row.gpu_count)}
         labels = {name: host.labels for name, host in with_room.items()}
-        choice = await self._handed.choice(labels, Wish(size, row.gpu_count, tuple(row.constraints)))
+        choice = await self._pending.choice(labels, Wish(size, row.gpu_count, tuple(row.constraints)))
         if choice is None:
             return None
-        return choice.node, _freest(with_room[choice.node], size, row.gpu_count), choice.reason
+        return choice.node, placement.freest(with_room[choice.node], size, row.gpu_count), choice.reason
 
     def has(self, row: Container) -> bool:
         """Whether it was handed over, and no host has it yet."""
@@ -123,7 +122,7 @@ class Handing:
         """Of one that no host has. Raises CameToANode, EngineError or DatabaseError."""
         id_ = str(row.pk)
         told = row.kill_requested_at is not None  # by a scheduler that died over this
-        if not told and not await self._handed.tell(Kind.KILLED, id_, reason, "kill_requested_at"):
+        if not told and not await self._pending.tell(Kind.KILLED, id_, reason, "kill_requested_at"):
             raise CameToANode
         await self._placer.take_back(id_)
         await self._end(id_, reason)
@@ -137,13 +136,13 @@ class Handing:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _look(self) -> None:
-        await self._placer.spare(await self._handed.drained())
+        await self._placer.spare(await self._pending.drained())
         # First ours and then the placer's: what was handed over is there before its launch is done.
-        waiting = {str(row.pk): row for row in await self._handed.all(self._placer.name)}
+        waiting = {str(row.pk): row for row in await self._pending.all(self._placer.name)}
         standing = await self._placer.standing()
         steps = {id_: partial(self._follow, row, standing.get(id_)) for id_, row in waiting.items()}
         over = {id_ for id_, stands in standing.items() if stands.stage is Stage.OVER}
-        for id_, had_begun in (await self._handed.ended(list(standing), over)).items():
+        for id_, had_begun in (await self._pending.ended(list(standing), over)).items():
             steps[id_] = partial(self._clear, id_, "" if had_begun else standing[id_].said)
         for id_, step in steps.items():
             try:
@@ -155,7 +154,7 @@ class Handing:
 
     async def _clear(self, id_: str, said: str) -> None:
         if said:
-            await self._handed.explain(id_, _not_begun(said))
+            await self._pending.explain(id_, _not_begun(said))
         await self._placer.take_back(id_)
 
     async def _follow(self, row: Container, stands: Standing | None) -> None:
@@ -166,102 +165,15 @@ class Handing:
             await self._placer.take_back(id_)
             await self._end(id_, row.reason or _not_begun(stands.said))
         elif (said := stands.said[:LONGEST]) and said != row.queue_reason:
-            await self._handed.change(id_, queue_reason=said)
+            await self._pending.change(id_, queue_reason=said)
 
     async def _end(self, id_: str, reason: str) -> None:
         """It never came to a host; one that has by now tells its own end."""
-        await self._handed.tell(Kind.ENDED, id_, reason, "finished_at", "removed_at")
+        await self._pending.tell(Kind.ENDED, id_, reason, "finished_at", "removed_at")
 
 
 def _not_begun(said: str) -> str:
     return f"It has not begun: {said or 'Swarm gives no reason'}"[:LONGEST]
-
-
-def choose(hosts: Sequence[Host], size: int, count: int, wanted: Mapping[str, Sequence[int]]) -> tuple[str, list[int]]:
-    """The only host, or "" for any, and the numbers of the cards to reserve. Raises Problem for what can never be.
-
-    Among hosts the placer chooses; but it counts each card by its number, and cannot be asked for one or the other. So
-    the number is chosen here: those of the host that has most to give now. `wanted`: cards that were asked for by UUID,
-    by the name of their host.
-    """
-    there = [host for host in hosts if host.there]
-    if not there:  # also for some seconds after a Swarm has a new leader, which has to hear of each node first
-        raise Problem(
-            "node_away",
-            "No node of this Swarm takes containers just now: each is away, or drained. Try again shortly; "
-            "`docker node ls` shows them.",
-            503,
-        )
-    if not any(host.declared for host in hosts):
-        raise Problem(
-            "no_generic_resources",
-            "No node of this Swarm declares GPU memory as a generic resource: nothing can be reserved. On each node, "
-            "`gpushare doctor` writes the lines for /etc/docker/daemon.json; then restart its Docker.",
-            409,
-        )
-    if wanted:
-        return _named(hosts, size, wanted)
-    able = [host for host in hosts if sum(declared >= size for declared in host.declared.values()) >= count]
-    if not able:
-        raise _too_large(hosts, size, count)
-    if not (now := [host for host in able if host.there]):
-        raise _away(able, f"could give {format_size(size)}{f' on {count} cards' * (count > 1)}")
-    best = max(now, key=lambda host: _free(host, _freest(host, size, count)))
-    return "", _freest(best, size, count)
-
-
-def _as_asked(hosts: Sequence[Host], asks: Sequence[str]) -> list[Host]:
-    """Those of which all constraints are so. Raises Problem if there are hosts and none of them is, or is there."""
-    found = [host for host in hosts if constraints.hold(asks, host.name, host.labels)]
-    if hosts and not found:
-        message = f"No node of this Swarm is as asked: {', '.join(asks)}. `docker node update --label-add` labels one."
-        raise Problem("no_such_node", message, 400, "constraints")
-    if any(host.there for host in hosts) and not any(host.there for host in found):
-        raise _away(found, "is as asked" if len(found) == 1 else "are as asked")
-    return found
-
-
-def _away(hosts: Sequence[Host], what: str) -> Problem:
-    """`what` only these hosts are or could do."""
-    names = ", ".join(sorted(f'"{host.name}"' for host in hosts)[:5])
-    message = (
-        f"Only {names} {what}, and {'it is' if len(hosts) == 1 else 'they are'} away, or drained, just now. Try again "
-        "when that is over; `docker node ls` shows it."
-    )
-    return Problem("node_away", message, 503)
-
-
-def _has_room(host: Host, size: int, count: int) -> bool:
-    return sum(declared - host.reserved.get(card, 0) >= size for card, declared in host.declared.items()) >= count
-
-
-def _named(hosts: Sequence[Host], size: int, wanted: Mapping[str, Sequence[int]]) -> tuple[str, list[int]]:
-    if len(wanted) > 1:
-        raise Problem("gpus_apart", "These GPUs are in several nodes: a container runs on one.", 400, "gpus")
-    ((name, cards),) = wanted.items()
-    host = next((each for each in hosts if each.name == name and each.there), None)
-    if host is None:
-        raise Problem("node_away", f'The node "{name}" with that GPU is not there, or is drained.', 503, "gpus")
-    if any(host.declared.get(card, 0) < size for card in cards):
-        raise _too_large([Host(name, {card: host.declared.get(card, 0) for card in cards}, {})], size, len(cards))
-    return name, sorted(cards)
-
-
-def _freest(host: Host, size: int, count: int) -> list[int]:
-    able = [card for card, declared in host.declared.items() if declared >= size]
-    return sorted(sorted(able, key=lambda card: -_free(host, [card]))[:count])
-
-
-def _free(host: Host, cards: Sequence[int]) -> int:
-    """Of the fullest of these cards."""
-    return min(host.declared[card] - host.reserved.get(card, 0) for card in cards)
-
-
-def _too_large(hosts: Sequence[Host], size: int, count: int) -> Problem:
-    most = max((declared for host in hosts for declared in host.declared.values()), default=0)
-    what = "any node declares" if count == 1 else f"any node declares on {count} cards"
-    message = f"{format_size(size)} is more than {what}: the most on one card is {format_size(most)}."
-    return Problem("over_capacity", message, 400, "gpu_memory")
 
 
 def _order(row: Container, size: int, host: str, cards: Sequence[int], key: str) -> Order:

@@ -1,4 +1,4 @@
-"""What is known of nodes, as `web/spec/where/choosing.py` asks for it: from the records, in a few queries."""
+"""What is known of nodes, as the policies ask for it: from the records, in a few queries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from django.utils import timezone
 
 from web.errors import Problem
 from web.models import Claim, Container, Gpu, Node
-from web.spec import quotas
-from web.spec.where import constraints
-from web.spec.where.choosing import Card, Choice, Holder, Policy, Site, Wish, choose
+from web.services.placement.policies import Card, Choice, Holder, Policy, Site, Wish, choose_node
+from web.spec import constraints, quotas
 
 AUTO = "auto"
 SETTLES = timedelta(minutes=1)  # from its start: what a program has not asked for by then it may not need soon
@@ -68,7 +67,7 @@ def among(names: Mapping[str, Mapping[str, str]], wish: Wish) -> Choice | None:
     for card in Gpu.objects.filter(present=True, node__in=nodes):
         cards[card.node_id].append(card)
     known = sites(nodes, cards, promised())
-    return choose(policy(), [replace(site, labels=names[site.name]) for site in known], wish)
+    return choose_node(policy(), [replace(site, labels=names[site.name]) for site in known], wish)
 
 
 def promised() -> dict[str, int]:

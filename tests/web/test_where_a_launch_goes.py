@@ -13,7 +13,8 @@ from django.utils import timezone
 from tests.support.machine import GIB, commands_answered, make_container, make_gpu, make_node
 from web.errors import Problem
 from web.models import Container, Gpu, Node
-from web.services import choosing, steering
+from web.services import steering
+from web.services.placement import sites
 
 pytestmark = pytest.mark.django_db
 
@@ -124,17 +125,17 @@ def test_soonest_counts_what_was_launched_a_moment_ago_as_taken(ada, nodes, sett
 def test_a_swarm_is_told_only_where_the_setting_names_a_policy(nodes, settings) -> None:
     for value, tells in {"auto": False, "spread": True, "pack": True, "soonest": True}.items():
         settings.GPUSHARE_PLACEMENT = value
-        assert choosing.tells_a_swarm() is tells
+        assert sites.tells_a_swarm() is tells
 
 
 def test_of_a_swarm_s_hosts_those_that_have_room_are_looked_at_with_the_labels_that_they_have_there(nodes, ada) -> None:
     make_container(ada, "large", card(nodes["b"]), quota=8 * GIB)
-    wish = choosing.Wish(2 * GIB, 1, ("node.labels.rack==1",))
-    chosen = choosing.among({"a": {"rack": "2"}, "b": {"rack": "1"}, "c": {"rack": "1"}, "none-of-ours": {}}, wish)
+    wish = sites.Wish(2 * GIB, 1, ("node.labels.rack==1",))
+    chosen = sites.among({"a": {"rack": "2"}, "b": {"rack": "1"}, "c": {"rack": "1"}, "none-of-ours": {}}, wish)
     assert chosen is not None
     assert chosen.node == "c"
-    assert choosing.among({"b": {"rack": "1"}}, wish) == choosing.Choice("b", "")
-    assert choosing.among({}, wish) is None
+    assert sites.among({"b": {"rack": "1"}}, wish) == sites.Choice("b", "")
+    assert sites.among({}, wish) is None
 
 
 @pytest.mark.django_db(transaction=True)

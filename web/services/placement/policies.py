@@ -1,12 +1,14 @@
-"""Which of several nodes a launch goes to, and why in a sentence: a policy, as a pure function of what is known.
+"""Which node a launch goes to and why, in a sentence, and which of its GPUs: pure functions of what is known.
+
+A policy says which of several nodes it is:
 
     spread    where most is promised to nobody: all nodes fill evenly
     pack      where least is promised to nobody, of those that have room for it: large gaps stay whole
     soonest   where its whole quota is there first: what is free, then what idle holders give way with, then by the
               ends that time limits set
 
-Of a node those cards are looked at that its scheduler would give (`web/spec/placement.py`), and of these the one that
-has least. The node's scheduler decides what happens then. Of equals the first by name is taken. Sizes are bytes.
+Of a node those cards are looked at that its scheduler would give (`choose_cards`, the rule of both sides), and of these
+the one that has least. The node's scheduler decides what happens then. Of equals the first is taken. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from typing import Protocol
 
+from web.errors import Problem
 from web.sizes import format_size
-from web.spec import placement
-from web.spec.where import constraints
+from web.spec import constraints
 from web.times import span
 
 NAMED = 3  # containers in a reason
@@ -99,7 +102,43 @@ class _Offer:
     awaits: tuple[Holder, ...]
 
 
-def choose(policy: Policy, sites: Sequence[Site], wish: Wish) -> Choice | None:
+class AnyCard(Protocol):
+    """A GPU: of the records, of the scheduler's state, or of a Swarm's host. Bytes, as of `Card`."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def most(self) -> int: ...
+
+
+def able_cards(cards: Sequence[AnyCard], quota: int, count: int) -> list[AnyCard]:
+    """Those that could ever give `quota`. Problem `over_capacity`, with the figures, if they are fewer than `count`."""
+    found = [card for card in cards if quota <= card.most]
+    if len(found) < count:
+        most = max((card.most for card in cards), default=0)
+        what = "it" if count == 1 else f"all {count} GPUs"
+        raise Problem(
+            "over_capacity",
+            f"{format_size(quota)} is more than {what} can ever give: the most is {format_size(most)}.",
+            400,
+            "gpu_memory",
+        )
+    return found
+
+
+def choose_cards(cards: Sequence[AnyCard], promised: Mapping[str, int], quota: int, count: int) -> list[str]:
+    """The `count` GPUs with the most memory that nobody was promised, of those that could ever give `quota`.
+
+    `promised` are the quotas of live containers by GPU. What is left may be negative: quotas together may exceed a
+    card, that is the point of suspending. Of equals the first in `cards` is taken. Problem as above.
+    """
+    ranked = sorted(able_cards(cards, quota, count), key=lambda card: promised.get(card.uuid, 0) - card.capacity)
+    return [card.uuid for card in ranked[:count]]
+
+
+def choose_node(policy: Policy, sites: Sequence[Site], wish: Wish) -> Choice | None:
     """None if no node can take it. The reason names the figures, and is empty if no other could."""
     offers = [_offer(site, wish) for site in sites if fits(site, wish)]
     if not offers:
@@ -117,7 +156,7 @@ def fits(site: Site, wish: Wish) -> bool:
 
 def _offer(site: Site, wish: Wish) -> _Offer:
     promised = {card.uuid: card.promised for card in site.cards}
-    chosen = placement.choose(site.cards, promised, wish.quota, wish.count)
+    chosen = choose_cards(site.cards, promised, wish.quota, wish.count)
     cards = [card for card in site.cards if card.uuid in chosen]
     seconds, awaits = max((_wait(card, wish.quota + site.under_way) for card in cards), key=lambda wait: wait[0])
     return _Offer(

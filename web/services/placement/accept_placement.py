@@ -23,87 +23,87 @@ from web.models.records import FOR_A_NODE
 from web.people import allowances
 from web.services import admission, runs
 from web.services.joining.rules import PLACED
+from web.services.placement.placement_ticket import PlacementTicket
 from web.sizes import format_size
-from web.spec.handed import Handed
 
 
-def require(handed: Handed) -> None:
+def require_wanted(ticket: PlacementTicket) -> None:
     """Refuses a volume whose container nobody has launched, or has called off. Raises Problem."""
-    if runs.begun(handed):
+    if runs.begun(ticket):
         return
     if settings.GPUSHARE_AUDIT_KEY:
-        ((wanted,),) = ask("SELECT gpushare_is_wanted(%s, %s)", handed.container, handed.key)
+        ((wanted,),) = ask("SELECT gpushare_is_wanted(%s, %s)", ticket.container, ticket.key)
     else:
-        wanted = Container.objects.filter(_wanted(handed)).exists()
+        wanted = Container.objects.filter(_wanted(ticket)).exists()
     if not wanted:
         raise runs.called_off()
 
 
-def take(node: int, volume: str, mount: str, handed: Handed) -> Container:
+def accept(node: int, volume: str, mount: str, ticket: PlacementTicket) -> Container:
     """Its record, with its claims on cards of this node. The same mount again is the same. Raises Problem."""
     with transaction.atomic():
-        its = Container.objects.live().whole().filter(Q(pk=handed.container) | Q(run_of=handed.container))
+        its = Container.objects.live().whole().filter(Q(pk=ticket.container) | Q(run_of=ticket.container))
         if same := its.filter(node=node, mount=mount).first():
             return same
-        if runs.begun(handed):
-            container = runs.next_of(handed, node, volume, mount, _cards(node, handed))
+        if runs.begun(ticket):
+            container = runs.next_of(ticket, node, volume, mount, _cards(node, ticket))
         else:
-            container = _begin(node, volume, mount, handed)
+            container = _begin(node, volume, mount, ticket)
     return Container.objects.whole().get(pk=container.pk)
 
 
-def _begin(node: int, volume: str, mount: str, handed: Handed) -> Container:
+def _begin(node: int, volume: str, mount: str, ticket: PlacementTicket) -> Container:
     """Its first run, or its only one."""
-    require(handed)
-    _hold_its_owner(handed)
-    if not _is_ours(node, volume, mount, handed):
+    require_wanted(ticket)
+    _hold_its_owner(ticket)
+    if not _is_ours(node, volume, mount, ticket):
         raise conflict("This launch has been started already.", code="started_already")
-    container = Container.objects.live().whole().get(pk=handed.container)
-    claims = _cards(node, handed)
+    container = Container.objects.live().whole().get(pk=ticket.container)
+    claims = _cards(node, ticket)
     if container.gpu_memory is None:  # its label was looked at when it was handed over
         allowances.require_promise(container, sum(claims.values()))
-        Container.objects.filter(pk=container.pk).update(gpu_memory=handed.quota)
+        Container.objects.filter(pk=container.pk).update(gpu_memory=ticket.quota)
     admission.promise(container, claims)
-    audit.record(seals.DOCKER, "taken", container.pk, name=container.name, **handed.told(volume))
+    audit.record(seals.DOCKER, "taken", container.pk, name=container.name, **ticket.told(volume))
     return container
 
 
-def _hold_its_owner(handed: Handed) -> None:
+def _hold_its_owner(ticket: PlacementTicket) -> None:
     """Before its record is, as everybody does (`allowances.hold`). With a host's own role PostgreSQL does it."""
-    launch = None if settings.GPUSHARE_AUDIT_KEY else Container.objects.whole().filter(pk=handed.container).first()
+    launch = None if settings.GPUSHARE_AUDIT_KEY else Container.objects.whole().filter(pk=ticket.container).first()
     if launch is not None:
         allowances.hold(launch.owner)
 
 
-def _wanted(handed: Handed) -> Q:
+def _wanted(ticket: PlacementTicket) -> Q:
     """The launch that this is about, if it is to run."""
-    return Q(pk=handed.container, handed=handed.key, kill_requested_at=None, finished_at=None) & ~Q(handed="")
+    return Q(pk=ticket.container, handed=ticket.key, kill_requested_at=None, finished_at=None) & ~Q(handed="")
 
 
-def _is_ours(node: int, volume: str, mount: str, handed: Handed) -> bool:
+def _is_ours(node: int, volume: str, mount: str, ticket: PlacementTicket) -> bool:
     """Whether it is this node's from now on: nobody else has been faster."""
     if settings.GPUSHARE_AUDIT_KEY:
-        ((taken,),) = ask("SELECT gpushare_take(%s, %s, %s, %s)", handed.container, handed.key, volume, mount)
+        ((taken,),) = ask("SELECT gpushare_take(%s, %s, %s, %s)", ticket.container, ticket.key, volume, mount)
         return bool(taken)
-    free = Container.objects.filter(FOR_A_NODE, _wanted(handed))
+    free = Container.objects.filter(FOR_A_NODE, _wanted(ticket))
     # The Swarm may have been told which one, and why.
     why = Case(When(node_reason="", then=Value(PLACED)), default=F("node_reason"))
     return bool(free.update(node=node, node_reason=why, volume=volume, mount=mount, engine="", queue_reason=""))
 
 
-def _cards(node: int, handed: Handed) -> dict[str, int]:
+def _cards(node: int, ticket: PlacementTicket) -> dict[str, int]:
     """Bytes by GPU."""
-    gpus = list(Gpu.objects.filter(node=node, present=True, index__in=handed.cards))
-    if missing := set(handed.cards) - {gpu.index for gpu in gpus}:
+    gpus = list(Gpu.objects.filter(node=node, present=True, index__in=ticket.cards))
+    if missing := set(ticket.cards) - {gpu.index for gpu in gpus}:
         message = (
             f"The Swarm has reserved card {min(missing)}, and this host has none of that number: see gpushare doctor."
         )
         raise Problem("no_such_gpu", message, 409)
-    if short := [gpu for gpu in gpus if gpu.most < handed.quota]:
+    if short := [gpu for gpu in gpus if gpu.most < ticket.quota]:
         raise Problem(
             "over_capacity",
-            f"The Swarm has reserved {format_size(handed.quota)} on card {short[0].index}, which can never give more "
+            f"The Swarm has reserved {format_size(ticket.quota)} on card {short[0].index}, which can never give more "
             f"than {format_size(short[0].most)}: it is declared as larger than it is, see gpushare doctor.",
             409,
         )
-    return {gpu.uuid: handed.quota for gpu in gpus}
+    return {gpu.uuid: ticket.quota for gpu in gpus}
