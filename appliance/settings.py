@@ -263,7 +263,7 @@ GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None
 GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
 GPUSHARE_ENGINE = environment.one_of("GPUSHARE_ENGINE", "auto", "docker", "process", "swarm", "kubernetes")
 GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
-# Which of several nodes a launch goes to (web/services/placement/policies.py); auto: spread, and a Swarm chooses by itself.
+# Which of several nodes a launch goes to (web/services/placement/); auto: spread, and a Swarm chooses by itself.
 GPUSHARE_PLACEMENT = environment.one_of("GPUSHARE_PLACEMENT", "auto", "spread", "pack", "soonest")
 DEMO_EXIT = environment.switch("DEMO_EXIT")  # `make demo` ends after its last step
 GPUSHARE_DEMO_PAUSE = environment.number("GPUSHARE_DEMO_PAUSE", 3)  # seconds from one step of the demo to the next

@@ -42,9 +42,8 @@ PLAIN = ["run", "-d", "--cap-drop", "ALL", "--security-opt", "no-new-privileges:
 
 def a_launch(home: Path) -> Launch:
     id_ = str(uuid.uuid4())
-    return Launch(
-        id_, "bench", IMAGE, COMMAND, ["GPU-0"], home / "sockets", home / "logs" / id_, memory=MEMORY, cpus=1.0
-    )
+    return Launch(id=id_, name="bench", image=IMAGE, command=COMMAND, gpus=["GPU-0"], socket_dir=home / "sockets",
+                  log_path=home / "logs" / id_, memory=MEMORY, cpus=1.0)  # fmt: skip
 
 
 def plain_run(address: str) -> float:

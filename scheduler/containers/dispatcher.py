@@ -21,9 +21,10 @@ from django.db import DatabaseError
 
 from scheduler.containers import placement
 from scheduler.containers.intents import was_called_off
-from scheduler.containers.launch import called_off
+from scheduler.containers.launch import asked_of, called_off
+from scheduler.engines.asked import untaken
 from scheduler.engines.base import Engine, EngineAway, EngineError, Progress
-from scheduler.engines.placer import Host, Order, Placer, Stage, Standing
+from scheduler.engines.placer import TAKES, Host, Order, Placer, Stage, Standing
 from scheduler.store import Store
 from web.errors import Problem
 from web.logs import ById
@@ -39,7 +40,6 @@ LONGEST = 500  # characters of a reason that a record has room for
 HAS_IT = "A node has it."
 # What the Swarm has of it has a key that nobody knows any more.
 GIVEN_UP = "The scheduler was ended as it gave this launch up: the Swarm had not answered. Launch it again."
-REFUSED = ("volumes", "ports", "interactive", "tty")  # what no host but this one could be asked for
 
 
 class CameToANode(Exception):
@@ -78,7 +78,7 @@ class Dispatcher:
             raise called_off()
         if self.has(row) and not row.handed:
             raise Problem("engine_away", GIVEN_UP, 503)
-        if field := next((name for name in REFUSED if getattr(row, name)), ""):
+        if field := untaken(row, TAKES):
             message = (
                 f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet. Name the node "
                 "(--node): it is then started there, past the Swarm."
@@ -102,7 +102,11 @@ class Dispatcher:
         # Before it is asked for: a host may have it a moment after.
         if not await self._pending.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:LONGEST]):
             return HAS_IT  # a scheduler did this and died before it could say so
-        await self._placer.submit(_order(row, size, host, cards, key))
+        environment = {**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)}
+        given = {**asked_of(row), "environment": environment, "restart": restarts.parse(row.restart)}
+        await self._placer.submit(
+            Order(quota=size, cards=cards, key=key, host=host, constraints=row.constraints, **given)
+        )
         return "Swarm has it: it starts on a node as soon as one has room."
 
     async def _better(self, hosts: Sequence[Host], row: Container, size: int) -> tuple[str, list[int], str] | None:
@@ -174,25 +178,3 @@ class Dispatcher:
 
 def _not_begun(said: str) -> str:
     return f"It has not begun: {said or 'Swarm gives no reason'}"[:LONGEST]
-
-
-def _order(row: Container, size: int, host: str, cards: Sequence[int], key: str) -> Order:
-    return Order(
-        id=str(row.pk),
-        name=row.name,
-        owner=row.owner.get_username(),
-        image=row.image,
-        command=row.command,
-        quota=size,
-        cards=cards,
-        key=key,
-        environment={**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)},
-        working_dir=row.working_dir,
-        user=row.user,
-        memory=row.memory,
-        shm_size=row.shm_size,
-        cpus=row.cpus,
-        host=host,
-        constraints=row.constraints,
-        restart=restarts.parse(row.restart),
-    )

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from django.db import DatabaseError
 
@@ -15,6 +16,7 @@ from scheduler.containers import placement
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.intents import Intents, was_called_off
 from scheduler.containers.life import Containers, as_problem, as_tenant
+from scheduler.engines.asked import Asked
 from scheduler.engines.base import Engine, EngineAway, EngineError, Launch, Progress
 from scheduler.engines.outfit import said_of_memory
 from scheduler.gpus import Gpus
@@ -26,7 +28,7 @@ from web.errors import Problem
 from web.logs import ById
 from web.models import Container
 from web.spec import quotas
-from web.spec.asked import COLUMNS
+from web.spec.requests import COLUMNS
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ NO_RESTART = (
     "Only a Swarm begins a launch again. Here, start it with Docker's own --restart and a volume (docs/volumes.md)."
 )
 AGAIN = 2.0  # seconds until a database is asked again that takes nothing
-ASKED = [each.name for each in fields(Launch) if each.name in COLUMNS]  # the engine gets it as it was asked for
+ASKED = [each.name for each in fields(Asked) if each.name in COLUMNS]  # the engine gets it as it was asked for
 
 
 class Launcher:
@@ -112,14 +114,10 @@ class Launcher:
         smallest = min(tenant.quota, key=lambda gpu: tenant.quota[gpu])
         said = said_of_memory(tenant.quota[smallest], self._gpus.cards[smallest].total)
         return Launch(
-            id=tenant.id,
-            name=row.name,
             gpus=list(tenant.quota),
             socket_dir=socket_dir,
             log_path=self._logs / f"{tenant.id}.log",
-            environment={**row.environment, **said},
-            owner=row.owner.get_username(),
-            **{name: getattr(row, name) for name in ASKED},
+            **asked_of(row) | {"environment": {**row.environment, **said}},
         )
 
     def call_off(self, id_: str, reason: str) -> None:
@@ -169,6 +167,12 @@ class Launcher:
             self._containers.forget(tenant)
         else:
             self._server.shut(id_)  # which an earlier scheduler may have opened for this launch
+
+
+def asked_of(row: Container) -> dict[str, Any]:
+    """The fields of `Asked`."""
+    asked = {name: getattr(row, name) for name in (*ASKED, "name", "environment")}
+    return {"id": str(row.pk), "owner": row.owner.get_username(), **asked}
 
 
 def called_off() -> Problem:

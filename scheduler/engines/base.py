@@ -7,50 +7,25 @@ An engine starts, freezes and ends containers and tells what it sees. It decides
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from scheduler.engines.asked import Asked
 from scheduler.engines.placer import Placer
 
 SIGKILLED = 137  # the exit code of what a SIGKILL ended: 128 + 9, as shells and engines tell it
 DISK_FULL = "The host's disk is full: nothing can be started until an admin frees some."
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Everything an engine needs to start one container; already validated.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch(Asked):
+    """Of an engine, on this host. `socket_dir` holds gpushare.sock and is mounted read-only."""
 
-    `id` is ours and names the container everywhere. `socket_dir` holds gpushare.sock and is mounted read-only.
-    `working_dir` is where the command begins, by its full path; empty takes the image's own. So does `user`, a number
-    or a name in the image, perhaps with ":" and a group. `init`: the first process is one that reaps orphans and passes
-    signals on, unless the image's command is such a one itself. `memory` is host RAM in
-    bytes, `shm_size` what /dev/shm may take of it, `cpus` a number of cores; None takes the engine's own limit.
-    `volumes` are "HOST:CONTAINER[:ro]", HOST an absolute path or a volume's name; `ports` are
-    "HOST:CONTAINER[/tcp|udp]".
-    `interactive` keeps its input open, `tty` gives it a terminal: see `Engine.attach`.
-    """
-
-    id: str
-    name: str
-    image: str
-    command: Sequence[str]
     gpus: Sequence[str]
     socket_dir: Path
     log_path: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    working_dir: str = ""
-    user: str = ""
-    init: bool = True
-    memory: int | None = None
-    shm_size: int | None = None
-    cpus: float | None = None
-    volumes: Sequence[str] = ()
-    ports: Sequence[str] = ()
-    interactive: bool = False
-    tty: bool = False
-    owner: str = ""
 
 
 class Condition(StrEnum):

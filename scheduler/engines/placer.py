@@ -11,32 +11,27 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from scheduler.engines.asked import Asked
+
 if TYPE_CHECKING:  # a container's keeper imports the engines' contract, and has no packages
     from web.spec.restarts import Restart
 
+# Of `Asked`. What is not here is refused: no host can be asked for it that is not known yet.
+TAKES = {"id", "name", "image", "command", "environment", "working_dir", "user", "init", "memory", "shm_size", "cpus",
+         "owner"}  # fmt: skip
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One launch. `cards` are numbers of GPUs, as each host counts its own; `quota` bytes on each of them.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Asked):
+    """Of a placer. `cards` are numbers of GPUs, as each host counts its own; `quota` bytes on each of them.
 
     `key` is what the host shows that gets it, and nobody else is to know. `host` names the only one that it may come
-    to; empty: any that is as `constraints` say. `memory` and `shm_size` in bytes, `cpus` a number.
+    to; empty: any that is as `constraints` say.
     """
 
-    id: str
-    name: str
-    owner: str
-    image: str
-    command: Sequence[str]
     quota: int
     cards: Sequence[int]
     key: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    working_dir: str = ""
-    user: str = ""
-    memory: int | None = None
-    shm_size: int | None = None
-    cpus: float | None = None
     host: str = ""
     constraints: Sequence[str] = ()
     restart: Restart | None = None

@@ -17,7 +17,7 @@ from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import TAKES
 from tests.support.launches import GIVEN
-from web.spec.asked import FIELDS
+from web.spec.requests import FIELDS
 
 # The scheduler itself sees to these; no engine hears of them but by a container's name and GPUs.
 SCHEDULERS = {

@@ -35,7 +35,8 @@ async def main(home, launches):
     engine = ProcessEngine(Path(home), Outfit(Path("/nowhere.so")))
     await engine.start()
     for id_, log, script in launches:
-        await engine.launch(Launch(id_, id_, "local", ["/bin/sh", "-c", script], [], Path(home), Path(log)))
+        await engine.launch(Launch(id=id_, name=id_, image="local", command=["/bin/sh", "-c", script], gpus=[],
+                                   socket_dir=Path(home), log_path=Path(log)))
     print("launched", flush=True)
     await asyncio.sleep(60)
 asyncio.run(main(*json.loads(sys.argv[1])))

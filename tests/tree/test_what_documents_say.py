@@ -28,7 +28,7 @@ from web.people.roles import Role
 from web.services.issuing import wait_for
 from web.sizes import format_size
 from web.spec import quotas
-from web.spec.asked import FIELDS
+from web.spec.requests import FIELDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = typer.main.get_command(app).commands

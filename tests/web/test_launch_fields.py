@@ -21,8 +21,7 @@ from tests.support.launches import GIVEN
 from web.models import AuditEntry, Container
 from web.pages import launch_form
 from web.services import steering
-from web.spec.asked import FIELDS, PRIVATE, asked_for
-from web.spec.requests import LaunchSpec
+from web.spec.requests import FIELDS, PRIVATE, LaunchSpec, asked_for
 
 every_field = pytest.mark.parametrize("field", FIELDS)
 

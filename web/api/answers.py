@@ -14,7 +14,7 @@ from web.kept import Recent
 from web.models import Claim, Command, Container, Gpu, Node, State
 from web.people.roles import Rights, outdated, rights_of
 from web.services.sharing import not_kept
-from web.spec.asked import COLUMNS
+from web.spec.requests import COLUMNS
 
 
 class ClaimAnswer(Quick, serializers.ModelSerializer[Claim]):

@@ -26,7 +26,7 @@ from web.people.roles import Deed, rights_of
 from web.services.sharing import not_kept
 from web.sizes import format_size
 from web.spec import quotas
-from web.spec.asked import asked_for
+from web.spec.requests import asked_for
 from web.templatetags.gpushare import duration
 from web.times import seconds
 

@@ -15,9 +15,17 @@ from rest_framework import serializers
 
 from web.models import Container, Shortage
 from web.sizes import exact_size
-from web.spec.asked import FIELDS, asked_for
 from web.spec.fields import SizeField, StrictBoolean
-from web.spec.requests import NOTHING, EnvironmentField, GpusField, HappeningsField, ItemsField, WordsField
+from web.spec.requests import (
+    FIELDS,
+    NOTHING,
+    EnvironmentField,
+    GpusField,
+    HappeningsField,
+    ItemsField,
+    WordsField,
+    asked_for,
+)
 from web.spec.written import NO, YES, number, read
 
 # What has a place of its own in the template; all else follows there in the order of the list.

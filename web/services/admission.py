@@ -28,7 +28,7 @@ from web.models import Claim, Container, Gpu
 from web.models.functions import ask
 from web.people import allowances
 from web.services.placement.place import Place
-from web.spec.asked import COLUMNS
+from web.spec.requests import COLUMNS
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

@@ -13,9 +13,8 @@ from web.models import Command, Container
 from web.people.roles import Deed, owner_of_launch, require
 from web.services import admission, issuing
 from web.services.placement.place import place
-from web.spec import host_memory, mounts
-from web.spec.asked import COLUMNS
-from web.spec.requests import LaunchSpec
+from web.spec import mounts, quotas
+from web.spec.requests import COLUMNS, LaunchSpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -36,7 +35,7 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
     require(user, Deed.LAUNCH)
     mounts.require_roots(owner.get_username(), spec["volumes"])
     mounts.require_no_session_leaks(spec["ports"])
-    host_memory.require_memory(spec["memory"])
+    quotas.require_host_memory(spec["memory"])
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     with admission.held(owner) as account:
         if key and (earlier := _earlier(owner, key, digest)):

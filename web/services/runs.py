@@ -26,7 +26,7 @@ from web.people.roles import account_that_launches
 from web.services import admission
 from web.services.placement.place import Place
 from web.services.placement.placement_ticket import PlacementTicket
-from web.spec.asked import COLUMNS
+from web.spec.requests import COLUMNS
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

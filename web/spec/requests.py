@@ -12,7 +12,7 @@ from django.core.validators import RegexValidator
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from web.models import Compute, Happening, Shortage
+from web.models import Compute, Container, Happening, Shortage
 from web.models.people import HEAVIEST
 from web.spec import constraints, quotas, restarts
 from web.spec.environment import check_environment
@@ -143,8 +143,8 @@ class HappeningsField(serializers.Field[list[str], Any, list[str], Any]):
 class LaunchSpec(StrictSerializer):
     """A launch. `image` is all that has to be given.
 
-    This is the list of the fields: what is recorded of a launch (`web/spec/asked.py`), what REST, the form and the
-    container's page say of it, and the commands to copy follow from it.
+    This is the list of the fields: what is recorded of a launch (`COLUMNS`), what REST, the form and the container's
+    page say of it, and the commands to copy follow from it.
     """
 
     image = StrictText(
@@ -306,6 +306,23 @@ def _each_once(value: list[str], places: list[str], verb: str) -> list[str]:
     if twice := next((place for place in places if places.count(place) > 1), None):
         raise serializers.ValidationError(f"Something is {verb} {twice} twice.")
     return value
+
+
+FIELDS: dict[str, Any] = dict(LaunchSpec().fields.items())
+PRIVATE = ("command", "env")  # they may hold secrets: for who may steer the container
+# Kept as they are, in columns of the same name. The others: a name may be made up, GPUs and a node may be chosen.
+COLUMNS = tuple(name for name in FIELDS if name not in ("name", "env", "gpus", "node"))
+
+
+def asked_for(container: Container, private: bool) -> dict[str, Any]:
+    """The launch that would make this container again, by field. Not its name: that belongs to one that lives."""
+    asked = {name: getattr(container, name) for name in COLUMNS}
+    asked |= {
+        "env": container.environment,
+        "gpus": container.gpu_uuids or container.gpu_count,
+        "node": container.node_asked,
+    }
+    return {name: asked[name] for name in FIELDS if name in asked and (private or name not in PRIVATE)}
 
 
 class ChangeSpec(StrictSerializer):

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from web.errors import invalid
-from web.spec.asked import FIELDS
 from web.spec.fields import StrictBoolean, StrictInteger, StrictNumber
-from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField, words_of
+from web.spec.requests import FIELDS, EnvironmentField, GpusField, ItemsField, WordsField, words_of
 
 YES, NO = "yes", "no"
 _SAID = {YES: True, "true": True, NO: False, "false": False}

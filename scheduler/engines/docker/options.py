@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from scheduler.engines.asked import Asked
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.docker.images import Image
 from scheduler.engines.outfit import environment
-from scheduler.engines.placer import Order
 from web.errors import Problem
 from web.sizes import format_size
-from web.spec.host_memory import require_memory
 from web.spec.mounts import Volume, parse_port, parse_volume
+from web.spec.quotas import require_host_memory
 from web.spec.reserved import PRELOAD, SHIM, SOCKETS, undone_by
 
 LABEL = "com.gpushare.container"
@@ -186,10 +186,10 @@ def _environment(launch: Launch, additions: Additions, of_image: Iterable[str], 
     return [*(f"{name}={value}" for name, value in ours.items()), *sorted({*away} - ours.keys())]
 
 
-def resources(launch: Launch | Order, limits: DefaultLimits) -> dict[str, Any]:
+def resources(launch: Asked, limits: DefaultLimits) -> dict[str, Any]:
     """As Docker calls them. Raises EngineError for more than the limits."""
     try:
-        require_memory(launch.memory, limits.memory)
+        require_host_memory(launch.memory, limits.memory)
     except Problem as problem:
         raise EngineError(problem.message, code=problem.code, status=400, field=problem.field) from None
     memory = None if limits.memory is None else launch.memory or limits.memory

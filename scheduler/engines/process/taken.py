@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import fields
 
+from scheduler.engines.asked import untaken
 from scheduler.engines.base import EngineError, Launch
 
 IMAGE = "local"  # the host's own file system
 # Of a launch; also `init`, but not to go without it: a keeper reaps orphans in any case. All else is refused, what
 # is to come as well: nothing that was asked for is silently left out.
-TAKES = {"id", "name", "image", "command", "gpus", "socket_dir", "log_path", "environment", "working_dir", "owner"}
+TAKES = {"id", "name", "image", "command", "environment", "working_dir", "owner"}
 
 
 def check_image(image: str) -> None:
@@ -39,12 +39,11 @@ def check_fields(launch: Launch) -> None:
     if launch.working_dir and not (os.path.isdir(launch.working_dir) and os.access(launch.working_dir, os.X_OK)):
         message = f"There is no folder {launch.working_dir} on this host that it could begin in."
         raise EngineError(message, code="no_such_folder", status=400, field="working_dir")
-    for field, default in ((each.name, each.default) for each in fields(launch)):
-        if field not in TAKES and bool(getattr(launch, field)) != bool(default):
-            raise EngineError(
-                f"{field} {'need' if field.endswith('s') else 'needs'} the Docker engine; here containers are local "
-                "processes.",
-                code="not_supported",
-                status=400,
-                field=field,
-            )
+    if field := untaken(launch, TAKES):
+        raise EngineError(
+            f"{field} {'need' if field.endswith('s') else 'needs'} the Docker engine; here containers are local "
+            "processes.",
+            code="not_supported",
+            status=400,
+            field=field,
+        )
