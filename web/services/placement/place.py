@@ -68,17 +68,16 @@ def place(
     quota = quotas.asked(gpu_memory)
     fitting = _fitting({each.pk: there[each.pk] for each in asked_for}, quota, count)
     taking = [here] if here else _taking([nodes[pk] for pk in fitting])
-    promised = sites.promised()
     chosen, reason = taking[0], ""
     if len(taking) > 1:
-        best = choose_node(sites.policy(), sites.sites(taking, fitting, promised), Wish(quota, count, tuple(asks)))
+        best = choose_node(sites.policy(), sites.sites(taking, fitting), Wish(quota, count, tuple(asks)))
         if best:  # else one that took launches a moment ago does not any more, and is asked all the same
             chosen, reason = next(each for each in taking if each.name == best.node), best.reason
     elif len(nodes) > 1:
         reason = _without_choice(chosen, nodes, fitting, named=bool(wanted), by_gpu=bool(asked), asks=asks)
     cards_of_it = [card.uuid for card in asked]
     if limits.gpus is not None and not asked:
-        cards_of_it = choose_cards(fitting[chosen.pk], promised, quota, count)
+        cards_of_it = choose_cards(fitting[chosen.pk], sites.promised(), quota, count)
     if placer is not None:
         chosen, reason = placer, "Swarm chooses the node."
     return Place(chosen, cards_of_it, quota * count, reason, by_swarm=placer is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -32,19 +32,19 @@ def tells_a_swarm() -> bool:
 
 def require_as_asked(nodes: Sequence[Node], asks: Sequence[str]) -> list[Node]:
     """Those of which all constraints are so. Problem if there is none, with what to look at."""
+    if not asks:
+        return list(nodes)
     if found := [node for node in nodes if constraints.hold(asks, node.name, node.labels)]:
         return found
-    if not asks:
-        return []
     never = [each for each in asks if not any(constraints.hold([each], node.name, node.labels) for node in nodes)]
     what = f'"{never[0]}" is so' if never else "All of it together is so"
     of = f'not of "{nodes[0].name}"' if len(nodes) == 1 else "of no node"
     raise Problem("no_such_node", f"{what} {of}: `gpushare nodes` shows their labels.", 400, "constraints")
 
 
-def sites(nodes: Iterable[Node], cards: Mapping[int, Sequence[Gpu]], promised: Mapping[str, int]) -> list[Site]:
-    """`cards`: those that may be used, by node. `promised`: bytes by GPU."""
-    nodes = list(nodes)
+def sites(nodes: Sequence[Node], cards: Mapping[int, Sequence[Gpu]]) -> list[Site]:
+    """`cards`: those that may be used, by node."""
+    promises = promised()
     asked = under_way([node.pk for node in nodes])
     there = [card for node in nodes for card in cards.get(node.pk, ())]
     soon = _soon(nodes, there) if policy() is Policy.SOONEST else {}
@@ -54,7 +54,7 @@ def sites(nodes: Iterable[Node], cards: Mapping[int, Sequence[Gpu]], promised: M
             takes=node.is_alive() and node.drained_at is None,
             labels=node.labels,
             under_way=asked[node.pk],
-            cards=tuple(_card(card, promised, soon.get(card.pk, (0, ()))) for card in cards.get(node.pk, ())),
+            cards=tuple(_card(card, promises, soon.get(card.pk, (0, ()))) for card in cards.get(node.pk, ())),
         )
         for node in nodes
     ]
@@ -66,8 +66,8 @@ def among(names: Mapping[str, Mapping[str, str]], wish: Wish) -> Choice | None:
     cards: dict[int, list[Gpu]] = defaultdict(list)
     for card in Gpu.objects.filter(present=True, node__in=nodes):
         cards[card.node_id].append(card)
-    known = sites(nodes, cards, promised())
-    return choose_node(policy(), [replace(site, labels=names[site.name]) for site in known], wish)
+    known = [replace(site, labels=names[site.name]) for site in sites(nodes, cards)]
+    return choose_node(policy(), known, wish)
 
 
 def promised() -> dict[str, int]:
