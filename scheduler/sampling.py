@@ -39,7 +39,7 @@ class Sampling:
 
     def take(self, ask: Callable[[int], list[Any]], now: float) -> Work | None:
         """`ask`: NVML, for what was since then (µs); raises NVMLError. `now`: seconds. None: nobody has computed."""
-        # What was long before it was asked last has been told by now: if nothing was, no container computed then, and what
+        # What was long before it was asked last has been told by now: if nothing was, none computed then, and what
         # is told of the time since would be spread over that too. A look is told late, and is of the time before it.
         since = max(self._newest, int((self._asked - 2 * self._period) * 1e6))
         self._asked = now

@@ -45,8 +45,9 @@ def test_a_bar_tells_what_is_used_in_hand_unexplained_foreign_and_free(site, ope
         ["foreign", 6.25, "512 MiB used by other programs"],
         ["kept", 12.5, "1 GiB kept for the driver"],
     ]
-    for name, figures in (("train-7", "2 GiB / 4 GiB"), ("reserved, not yet used", "1 GiB"), ("not accounted for", "512 MiB"),
-                          ("other programs", "512 MiB"), ("kept for the driver", "1 GiB"), ("free", "3 GiB")):  # fmt: skip
+    legend = {"train-7": "2 GiB / 4 GiB", "reserved, not yet used": "1 GiB", "not accounted for": "512 MiB",
+              "other programs": "512 MiB", "kept for the driver": "1 GiB", "free": "3 GiB"}  # fmt: skip
+    for name, figures in legend.items():
         expect(first.locator(".legend li", has_text=name)).to_contain_text(figures)
     expect(first.locator(".vitals")).to_have_text("87 % busy  ·  64 °C  ·  311 W")
     expect(first.locator("p.held")).to_have_text(

@@ -66,7 +66,7 @@ def _problem(name: str) -> Problem:
         return Problem("unknown_host", "The Host header of the request is no name of a host.", 400)
     return Problem(
         "unknown_host",
-        f'This appliance does not answer to the name "{name}". Whoever runs it adds that to {SETTING} and starts it again.',
+        f'This appliance does not answer to "{name}". An admin adds it to {SETTING} and restarts the appliance.',
         400,
     )
 

@@ -21,7 +21,10 @@ def items(nodes: Sequence[Node]) -> Iterator[Item]:
     """`nodes`: those that are listed."""
     for node in nodes:
         if not node.is_alive():
-            message = f'The scheduler of "{node.name}" is away. Running containers are not affected, but no memory is granted. Restart it.'
+            message = (
+                f'The scheduler of "{node.name}" is away. Running containers are not affected, but no memory is '
+                "granted. Restart it."
+            )
             yield _of(node, Kind.SCHEDULER_AWAY, message, "systemctl restart gpushare-scheduler", node.seen_at)
             continue  # what it last said of the rest may be long ago
         if node.engine_error:
