@@ -299,7 +299,7 @@ def see_a_disk_and_host_memory_that_are_nearly_full(running: Running) -> None:
     disk = running.raised("nearly_full", "the disk of GPUSHARE_HOME")
     assert "the engine" in disk["message"]  # its folder is on the same disk
     assert disk["since"]
-    assert "1 GiB of 16 GiB are free" in running.raised("nearly_full", "memory of")["message"]
+    assert "1 GiB of 16 GiB is free" in running.raised("nearly_full", "memory of")["message"]
 
 
 def see_an_audit_log_that_was_changed(running: Running) -> None:

@@ -37,7 +37,7 @@ def test_the_policy_is_told_and_set(shell):
 
 
 def test_a_forecast_launches_nothing(appliance, shell):
-    assert "fit" in shell("forecast", "--gpu-memory", "1GiB").stdout
+    assert "Fits" in shell("forecast", "--gpu-memory", "1GiB").stdout
     assert shell("forecast", "--gpu-memory", "64MiB", "--gpus", "9").returncode == 1
     assert appliance.containers() == []
     appliance.launch("sleep", "600", gpu_memory="900MiB", guaranteed=True)

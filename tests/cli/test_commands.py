@@ -178,7 +178,7 @@ def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
         """900 of 1024 MiB are reserved, though nothing of it is used; a context of the waiter takes 66 of the rest."""
         (card,) = json.loads(shell("gpus", "--json").stdout)
         told = shell("queue").stdout, shell("gpus").stdout
-        return card["free"] == 58 * 2**20 and "; 58 MiB are free." in told[0] and " 58 MiB " in told[1]
+        return card["free"] == 58 * 2**20 and "; 58 MiB is free." in told[0] and " 58 MiB " in told[1]
 
     until(one_figure)
     assert len(cards) == 2

@@ -153,7 +153,7 @@ def test_a_kill_of_the_container_ends_it(appliance: Appliance) -> None:
         it.exit_code()
     until(lambda: not runs("sleep", long))
     done = gpushare("exec", "killed", "true", environ=appliance.environ)
-    assert (done.returncode, done.stderr) == (125, "gpushare: It has ended\n")
+    assert (done.returncode, done.stderr) == (125, "gpushare: The container has ended\n")
 
 
 def test_what_is_started_is_in_no_log_and_that_it_was_is(appliance: Appliance) -> None:

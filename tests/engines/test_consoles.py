@@ -119,5 +119,5 @@ async def test_after_its_end_there_is_no_console(consoles: Consoles, launched: A
     assert await shown(line, 1) == b""
     await line.close()
     await eventually(lambda: not consoles._consoles)
-    with pytest.raises(Problem, match="It has ended"):
+    with pytest.raises(Problem, match="The container has ended"):
         await dial(tmp_path, container)

@@ -37,7 +37,7 @@ async def test_free_and_idle_are_told_as_the_arbiter_has_them(host: Host) -> Non
     free = safety.free(host.up.broker.state, next(iter(host.up.broker.state.gpus)))
     await _told(free, 0, 5 * GIB)
     assert free == 4 * GIB - 2 * CONTEXT
-    assert f"; {format_size(free)} are free." in (await host.get(waiter)).queue_reason
+    assert f"; {format_size(free)} is free." in (await host.get(waiter)).queue_reason
 
 
 async def test_what_is_reserved_is_neither_free_nor_idle(host: Host) -> None:

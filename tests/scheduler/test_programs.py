@@ -105,7 +105,7 @@ async def test_what_cannot_be_started_is_refused_in_a_sentence(container: UUID, 
 
 
 async def test_in_a_container_that_is_not_there_nothing_is_started(container: UUID, tmp_path: Path) -> None:
-    with pytest.raises(Problem, match="It has ended"):
+    with pytest.raises(Problem, match="The container has ended"):
         await dial(tmp_path, UUID(int=0), asked("true"))
 
 

@@ -41,7 +41,7 @@ def test_the_page_calls_idle_what_the_scheduler_marked_and_nothing_else(ada, hel
     settings.GPUSHARE_IDLE_MINUTES = 30.0
     page = page_of(ada)
     assert "notebook" not in page  # ten minutes are not what the setting says
-    assert "No container has held VRAM for 30 minutes without computing" in page
+    assert "No container has held VRAM for 30 minutes while idle" in page
     held.idle_since = timezone.now() - timedelta(minutes=31)
     held.save(update_fields=["idle_since"])
     page = page_of(ada)
