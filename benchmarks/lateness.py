@@ -12,6 +12,7 @@ import asyncio
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 STEP = 0.005  # seconds
@@ -33,15 +34,11 @@ def main(path: str, *words: str) -> None:
     from django.core.management import execute_from_command_line
 
     django.setup()
+    from scheduler.parts import Part
     from scheduler.worker import Scheduler
 
-    tick = Scheduler._tick
-
-    async def tick_and_note(self: Scheduler) -> None:
-        await asyncio.gather(tick(self), note(Path(path)))
-
-    tick_and_note.__qualname__ = tick.__qualname__
-    Scheduler._tick = tick_and_note  # type: ignore[method-assign]
+    parts = Scheduler._parts
+    Scheduler._parts = lambda self: [*parts(self), Part("lateness", partial(note, Path(path)))]  # type: ignore[method-assign]
     execute_from_command_line(["manage.py", *words])
 
 

@@ -1,4 +1,6 @@
-"""What /proc tells of a process; nothing else in scheduler/ reads /proc/PID/… Standard library only: keepers import it.
+"""What the kernel tells of a process, by /proc or by a socket; nothing else in scheduler/ reads /proc/PID/…
+
+Standard library only: keepers import it.
 
 The first thread of a process may end (pthread_exit) while others go on. From then on the kernel shows the process as a
 zombie: /proc/PID/fd, maps, map_files and cmdline are empty, environ, mountinfo and exe are errors, cgroup (version 1)
@@ -9,12 +11,17 @@ from __future__ import annotations
 
 import errno
 import os
+import select
+import socket
+import struct
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # that one cannot look says nothing of what is there
+SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module yet
 TRIES = 8  # threads that are asked in turn, as each of them ends while it is asked
 MOST_THREADS = 256  # looked at for one that lives; all that have ended but the first are gone from the list
 LONGEST = 1 << 20  # bytes of a file, where the reader names no other limit
@@ -45,15 +52,68 @@ class Stat(NamedTuple):
         return self.state not in "ZX" or self.threads > 1
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end, as the kernel tells it. `pidfd` belongs to the connection.
+
+    `sure`: it is of who connected. Before Linux 6.5 it may be of who had the pid by then.
+    """
+
+    pid: int
+    uid: int
+    pidfd: int
+    sure: bool = True
+
+    def has_ended(self) -> bool:
+        """Its connection may live on in another process, while its pid is somebody else's."""
+        end = select.poll()
+        end.register(self.pidfd, select.POLLIN)
+        return bool(end.poll(0))
+
+
+class Source:
+    """What the kernel tells. A test's own tells of processes as it likes."""
+
+    def stat(self, pid: int | str) -> Stat | None:
+        found = _stat(f"/proc/{pid}/stat")
+        if found is None or found.state not in "ZX" or found.threads == 1:
+            return found
+        thread = next(_others(found.pid), None)
+        if thread is None:
+            return found
+        return found._replace(state=thread.state, pages=thread.pages, stack=thread.stack, code=thread.code)
+
+    def peer(self, sock: socket.socket) -> Peer:
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if pid <= 0:
+            raise ProcessLookupError(errno.ESRCH, "its process is not in the scheduler's PID namespace")
+        try:
+            pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+            os.set_inheritable(pidfd, False)
+        except OSError as error:
+            if error.errno != errno.ENOPROTOOPT:
+                raise
+            return Peer(pid, uid, os.pidfd_open(pid), sure=False)
+        return Peer(pid, uid, pidfd)
+
+
+_source = Source()
+
+
+def use(source: Source) -> None:
+    """Whatever is asked from now on, this one answers."""
+    global _source
+    _source = source
+
+
 def stat(pid: int | str) -> Stat | None:
     """None if there is no such process. Its state and memory are those of a thread that lives, if any does."""
-    found = _stat(f"/proc/{pid}/stat")
-    if found is None or found.state not in "ZX" or found.threads == 1:
-        return found
-    thread = next(_others(found.pid), None)
-    if thread is None:
-        return found
-    return found._replace(state=thread.state, pages=thread.pages, stack=thread.stack, code=thread.code)
+    return _source.stat(pid)
+
+
+def peer(sock: socket.socket) -> Peer:
+    """Who connected. Raises OSError if the process has gone already or is outside this PID namespace."""
+    return _source.peer(sock)
 
 
 def folders(pid: int | str) -> Iterator[str]:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import errno
 import fcntl
+import logging
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from django.conf import settings
 from django.db import DatabaseError
 
 from scheduler import clock
-from scheduler.engines.base import EngineError
-from scheduler.gpus import NoGpus
-from scheduler.store import node_lease
+from scheduler.core import policies
+from scheduler.engines.base import Engine, EngineAway, EngineError
+from scheduler.engines.choose import choose
+from scheduler.engines.outfit import Outfit, Simulation
+from scheduler.gpus import Gpus, NoGpus
+from scheduler.parts import PERIODS
+from scheduler.store import Store, node_lease
 from web.audit import anchor
 from web.schema import NewerDatabase, OlderDatabase
 
+log = logging.getLogger(__name__)
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+LARGE, M_MMAP_THRESHOLD = 256 << 10, -3  # bytes; of mallopt(3)
 LET_GO = 2.0  # seconds within which what a killed scheduler was just starting has let go of its lock
 
 
@@ -94,3 +105,50 @@ def allow_many_descriptors() -> None:
     """Each session takes four; the usual soft limit of 1024 would do for 250 processes."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def give_large_blocks_back() -> None:
+    """What the C library lends in large blocks has pages of its own from now on, which go back to the kernel with it.
+
+    By itself glibc puts such blocks on the heap once one has been freed. A dictionary of some MiB that is made anew now
+    and then, as Python's of the names of processes is, then leaves a hole each time: a scheduler grew by 3.75 MiB every
+    few minutes of a day of tests/faults/soak.py, with no object more.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(M_MMAP_THRESHOLD, LARGE)
+
+
+async def policy(store: Store) -> str:
+    """What an admin chose, if there is one of that name still; else what the setting says."""
+    asked = await store.records.policy_asked()
+    if asked and asked not in policies.POLICIES:
+        log.warning("there is no policy %r any more; it is %s now", asked, settings.GPUSHARE_POLICY)
+    return asked if asked in policies.POLICIES else str(settings.GPUSHARE_POLICY)
+
+
+async def find_engine(store: Store, gpus: Gpus, own: Callable[[Outfit], Engine | None]) -> Engine:
+    """Waits for the engine that was asked for, and says so meanwhile. `own`: that of a plug-in, if it brings one."""
+    simulation = Simulation(settings.GPUSHARE_BUILD / "sim", gpus.simulation) if gpus.simulation else None
+    while True:
+        try:
+            engine = await choose(simulation, await store.records.living_by_engine(), own)
+            await _speak_for(store, engine)
+        except EngineAway as error:
+            log.warning("%s", error)
+            store.node(seen_at=clock.now(), engine_error=str(error)[:500])
+            await store.durable()
+            await asyncio.sleep(PERIODS["sign of life"])
+        else:
+            store.node(engine=engine.name, engine_error="", outdated=list(engine.outdated))
+            return store.figures.watch(engine)
+
+
+async def _speak_for(store: Store, engine: Engine) -> None:
+    """Says to all whether launches come here, to be given on. Raises EngineAway."""
+    if settings.GPUSHARE_AUDIT_KEY:  # a host with a role of its own cannot say so
+        return
+    if engine.placer is None:
+        store.node(placer="")
+    elif why_not := await store.pending_placements.speak_for(engine.placer.whole):
+        await engine.close()
+        raise EngineAway(why_not)

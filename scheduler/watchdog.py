@@ -33,12 +33,12 @@ STOOD = (
 
 
 class Watchdog:
-    """`worst` is the longest that the loop was late since `take_worst`, in seconds."""
+    """`measured` is called with each beat's lateness, in seconds. `worst`: the longest since `take_worst`."""
 
-    def __init__(self) -> None:
+    def __init__(self, measured: Callable[[float], None] = lambda late: None) -> None:
         self.worst = 0.0
         self.times_late = 0
-        self.measured: Callable[[float], None] = lambda late: None  # called with each beat's lateness, in seconds
+        self._measured = measured
         self._beat = clock.monotonic()
         self._worked = 0.0
         self._seen: str | None = None  # what ran when it was found late
@@ -67,7 +67,7 @@ class Watchdog:
     def _come_back(self) -> None:
         late, worked = clock.monotonic() - self._beat - BEAT, time.thread_time() - self._worked
         self.worst = max(self.worst, late)
-        self.measured(max(0.0, late))
+        self._measured(max(0.0, late))
         if late >= LATE:
             self.times_late += 1
             if self.times_late & (self.times_late - 1) == 0:  # more and more rarely

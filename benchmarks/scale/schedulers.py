@@ -37,7 +37,7 @@ from scheduler.gpus import Card  # noqa: E402
 from scheduler.store import Store  # noqa: E402
 from web.models import Claim  # noqa: E402
 
-STEPS = 10  # looks for changed use within a second (status_publisher.GLANCE)
+STEPS = 10  # looks for changed use within a second (parts.PERIODS)
 SELDOM = 3.0  # seconds between signs of life of nodes that are not played; one of five seconds ago is good
 # A second, of a container that computes:
 USE = 0.2  # its use changes within its lease: an event, and its row

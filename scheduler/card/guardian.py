@@ -42,7 +42,11 @@ class Guardian:
         self._talking = asyncio.Lock()
         self._minding: asyncio.Task[None] | None = None
         self._closed = False
-        self.lost: Callable[[str], None] = lambda why: None  # called when there is none, and none can be had
+        self._lost: Callable[[str], None] = lambda why: None
+
+    def report_loss(self, lost: Callable[[str], None]) -> None:
+        """`lost` is called when there is none, and none can be had."""
+        self._lost = lost
 
     @property
     def pid(self) -> int | None:
@@ -166,7 +170,7 @@ class Guardian:
                         await self._begin()
             except CardError as error:
                 log.error("%s It is tried again: until then nobody is stopped for a turn.", error)
-                self.lost(str(error))
+                self._lost(str(error))
                 await asyncio.sleep(PAUSE)
 
 

@@ -77,15 +77,22 @@ class Part:
 
 
 class TurnPlayer:
-    """`told` is called with a container and a sentence when it takes no turns, and with "" once it was stopped again.
+    """`pids` gives the host pids of a container's processes. `told` is called with a container and a sentence when it
+    takes no turns, and with "" once it was stopped again.
 
     `failed`: those of which the first was told, and not the second. Until then nothing shows that turns reach them.
     """
 
-    def __init__(self, card: CardHelper, guardian: Guardian, rules: Rules) -> None:
-        self._card = card
-        self._guardian = guardian
-        guardian.lost = self._unguarded
+    def __init__(
+        self,
+        card: CardHelper,
+        guardian: Guardian,
+        rules: Rules,
+        pids: Callable[[str], set[int]] = lambda container: set(),
+        told: Callable[[str, str], None] = lambda container, why: None,
+    ) -> None:
+        self._card, self._guardian = card, guardian
+        guardian.report_loss(self._unguarded)
         self._parts: dict[str, Part] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._later: set[asyncio.Task[None]] = set()
@@ -95,8 +102,7 @@ class TurnPlayer:
         self.failed: set[str] = set()
         self.given = 0  # turns, to whoever
         self.turns = Turns(rules)
-        self.pids: Callable[[str], set[int]] = lambda container: set()
-        self.told: Callable[[str, str], None] = lambda container, why: None
+        self.pids, self.told = pids, told
         self.why_not = "The scheduler is starting."
 
     # ---- from outside ----

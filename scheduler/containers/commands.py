@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import DatabaseError
@@ -25,9 +26,8 @@ from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
 from scheduler.core.events import PolicyChanged, Refused
 from scheduler.engines.base import EngineAway, EngineError
-from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.models import Command, Container
 
@@ -38,28 +38,26 @@ STILL_THERE = "It has not been launched, but what runs of it could not be ended 
 CommandKind = Command.Kind
 
 
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """What carries a command out.
+
+    `set_mode` switches a GPU between turns and sharing, and says so in a sentence. Raises Problem.
+    """
+
+    launcher: Launcher
+    dispatcher: Dispatcher | None
+    steering: Steering
+    ender: Ender
+    removal: Removal
+    set_mode: Callable[[str, str], Awaitable[str]]
+
+
 class Commands:
-    def __init__(
-        self,
-        containers: Containers,
-        launcher: Launcher,
-        dispatcher: Dispatcher | None,
-        steering: Steering,
-        ender: Ender,
-        removal: Removal,
-        broker: Broker,
-        store: Store,
-    ) -> None:
-        self._containers = containers
-        self._launcher = launcher
-        self._dispatcher = dispatcher
-        self._steering = steering
-        self._ender = ender
-        self._removal = removal
-        self._broker = broker
-        self._store = store
-        # Switches a GPU between turns and sharing, and says so in a sentence. Raises Problem.
-        self.set_mode: Callable[[str, str], Awaitable[str]]
+    def __init__(self, shared: SharedParts, containers: Containers, actions: Actions) -> None:
+        self._broker, self._store, self._containers = shared.broker, shared.store, containers
+        self._launcher, self._dispatcher, self._steering = actions.launcher, actions.dispatcher, actions.steering
+        self._ender, self._removal, self.set_mode = actions.ender, actions.removal, actions.set_mode
         self._wake = asyncio.Event()
         self._taken: dict[Any, asyncio.Task[None]] = {}
         self._last: dict[str, asyncio.Task[None]] = {}  # container → the last command about it

@@ -17,10 +17,9 @@ from django.db import DatabaseError
 from scheduler.card.turns import TurnPlayer
 from scheduler.containers.intents import Intents
 from scheduler.core.events import ContainerKilled
-from scheduler.engines.base import Engine, EngineError
-from scheduler.sessions.broker import Broker
+from scheduler.engines.base import EngineError
 from scheduler.sessions.tenants import Tenant
-from scheduler.store.records import Records
+from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.models import Command
 
@@ -35,12 +34,9 @@ EXPECTED = (Problem, EngineError, DatabaseError)  # each with a sentence; anythi
 
 
 class Ender:
-    def __init__(self, engine: Engine, broker: Broker, intents: Intents, turns: TurnPlayer, records: Records) -> None:
-        self._engine = engine
-        self._turns = turns
-        self._broker = broker
-        self._intents = intents
-        self._records = records
+    def __init__(self, shared: SharedParts, intents: Intents, turns: TurnPlayer) -> None:
+        self._engine, self._broker, self._records = shared.engine, shared.broker, shared.store.records
+        self._intents, self._turns = intents, turns
         self._wanted: dict[str, asyncio.Task[None]] = {}
 
     async def end(self, tenant: Tenant, *, reason: str, grace: float = 0.0) -> None:

@@ -17,13 +17,10 @@ from scheduler.containers.consoles import Consoles
 from scheduler.containers.intents import Intents, was_called_off
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.asked import Asked
-from scheduler.engines.base import Engine, EngineAway, EngineError, Launch, Progress
+from scheduler.engines.base import EngineAway, EngineError, Launch, Progress
 from scheduler.engines.outfit import said_of_memory
-from scheduler.gpus import Gpus
-from scheduler.sessions.broker import Broker
-from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.logs import ById
 from web.models import Container
@@ -40,27 +37,11 @@ ASKED = [each.name for each in fields(Asked) if each.name in COLUMNS]  # the eng
 
 
 class Launcher:
-    def __init__(
-        self,
-        containers: Containers,
-        engine: Engine,
-        consoles: Consoles,
-        broker: Broker,
-        server: Server,
-        gpus: Gpus,
-        intents: Intents,
-        store: Store,
-        home: Path,
-    ) -> None:
-        self._containers = containers
-        self._engine = engine
-        self._consoles = consoles
-        self._broker = broker
-        self._server = server
-        self._gpus = gpus
-        self._intents = intents
-        self._store = store
-        self._logs = home / "logs"
+    def __init__(self, shared: SharedParts, containers: Containers, consoles: Consoles, intents: Intents) -> None:
+        self._engine, self._gpus, self._store = shared.engine, shared.gpus, shared.store
+        self._broker, self._server = shared.broker, shared.server
+        self._containers, self._consoles, self._intents = containers, consoles, intents
+        self._logs = shared.home / "logs"
         self.let_go_of: set[str] = set()  # launches: refused, which is durable, and yet they may run, or come to run
 
     async def launch(self, row: Container, progress: Progress | None = None) -> None:

@@ -8,7 +8,6 @@ told once and could not be taken in then.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
@@ -25,25 +24,18 @@ from web.logs import ById
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 5.0  # seconds
-
 
 class Leftovers:
     def __init__(self, containers: Containers, launcher: Launcher, removal: Removal, store: Store) -> None:
-        self._containers = containers
-        self._launcher = launcher
-        self._removal = removal
-        self._store = store
+        self._containers, self._launcher, self._removal, self._store = containers, launcher, removal, store
 
-    async def run(self) -> None:
-        while True:
-            try:
-                await self._clear()
-            except DatabaseError as error:
-                log.warning("nothing is cleared away for now, but what is known here: %s", error)
-                with contextlib.suppress(EngineError):  # who has ended is seen all the same
-                    await self._end_refused(self._launcher.let_go_of.intersection(await self._containers.reconcile()))
-            await asyncio.sleep(LOOK_EVERY)
+    async def look(self) -> None:
+        try:
+            await self._clear()
+        except DatabaseError as error:
+            log.warning("nothing is cleared away for now, but what is known here: %s", error)
+            with contextlib.suppress(EngineError):  # who has ended is seen all the same
+                await self._end_refused(self._launcher.let_go_of.intersection(await self._containers.reconcile()))
 
     async def _clear(self) -> None:
         # First ours and then the engine's: what we know to have ended was in the engine before its list was made.

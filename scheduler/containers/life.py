@@ -11,13 +11,10 @@ from collections.abc import Mapping
 
 from scheduler.containers.removal import Removal
 from scheduler.core.events import ContainerAdded, ContainerKilled, ContainerPaused, ContainerResumed, Reason, Refused
-from scheduler.engines.base import SIGKILLED, Condition, Engine, Sighting
+from scheduler.engines.base import SIGKILLED, Condition, Sighting
 from scheduler.engines.host_memory import HostMemory
-from scheduler.sessions.broker import Broker
-from scheduler.sessions.roster import Roster
-from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.logs import ById
 from web.models import Container, Shortage
@@ -29,23 +26,10 @@ STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
 
 
 class Containers:
-    def __init__(
-        self,
-        engine: Engine,
-        broker: Broker,
-        roster: Roster,
-        server: Server,
-        store: Store,
-        removal: Removal,
-        memory: HostMemory,
-    ) -> None:
-        self._engine = engine
-        self._broker = broker
-        self._roster = roster
-        self._server = server
-        self._store = store
-        self._removal = removal
-        self._memory = memory
+    def __init__(self, shared: SharedParts, removal: Removal, memory: HostMemory) -> None:
+        self._engine, self._store, self._server = shared.engine, shared.store, shared.server
+        self._broker, self._roster = shared.broker, shared.roster
+        self._removal, self._memory = removal, memory
         self._strays: dict[str, Tenant] = {}  # they live, on GPUs that this host does not have any more
 
     def find(self, id_: str) -> Tenant | None:

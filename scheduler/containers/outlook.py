@@ -24,7 +24,6 @@ from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
 from web.models import ExpectedBy
 
-EVERY = 1.0  # seconds
 AGAIN = 5.0  # seconds, where nothing has changed but the time
 WORK = 0.1  # seconds of computing in one look
 RUNS = 2  # earlier ones at the least, for a guess
@@ -46,24 +45,18 @@ class Outlook:
     """`expected`: container → what it waits for, of `queue` as it was when that was found out."""
 
     def __init__(self, broker: Broker, store: Store) -> None:
-        self._broker = broker
-        self._store = store
+        self._broker, self._store = broker, store
         self.expected: Mapping[str, Expected] = {}
         self.queue: object = None
         self._looked = -AGAIN
         self._containers: object = None
         self._runs: dict[str, Sequence[float]] = {}  # container → seconds that earlier runs of the same job took
 
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(EVERY)
-            if any(request.suspended for request in self._broker.state.waiting):
-                await self.look()
-            else:
-                self.expected = {}
-
     async def look(self) -> None:
         state = self._broker.state
+        if not any(request.suspended for request in state.waiting):
+            self.expected = {}
+            return
         same = state.waiting is self.queue and state.containers is self._containers
         if same and clock.monotonic() - self._looked < AGAIN:
             return

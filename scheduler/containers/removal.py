@@ -19,9 +19,7 @@ log = logging.getLogger(__name__)
 
 class Removal:
     def __init__(self, engine: Engine, intents: Intents, store: Store) -> None:
-        self._engine = engine
-        self._intents = intents
-        self._store = store
+        self._engine, self._intents, self._store = engine, intents, store
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def remove(self, row: Container) -> None:

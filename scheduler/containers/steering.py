@@ -12,11 +12,9 @@ from scheduler.card.turns import TurnPlayer
 from scheduler.containers.life import Containers, as_problem
 from scheduler.containers.swapping import Swapping
 from scheduler.core.events import ContainerPaused, ContainerResumed, PriorityChanged
-from scheduler.engines.base import Condition, Engine, EngineAway, EngineError, Sighting
-from scheduler.sessions.broker import Broker
-from scheduler.sessions.roster import Roster
+from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
 from scheduler.sessions.tenants import Tenant
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.models import Container
 
@@ -31,28 +29,21 @@ class Steering:
     """Each function does what it says, or raises Problem (or the engine's EngineError) and has changed nothing.
 
     But after an EngineAway nobody may know: what the engine shows then is told as any other change is.
+    `share_changed` is called with one whose part in the turns is another.
     """
 
     def __init__(
         self,
+        shared: SharedParts,
         containers: Containers,
-        engine: Engine,
-        broker: Broker,
-        roster: Roster,
         swapping: Swapping,
         turns: TurnPlayer,
-        store: Store,
+        share_changed: Callable[[Tenant], None],
     ) -> None:
-        self._containers = containers
-        self._engine = engine
-        self._broker = broker
-        self._roster = roster
-        self._swapping = swapping
-        self._turns = turns
-        self._store = store
-        # Raises Problem where somebody else has set how much it may have on a card.
-        self.require_within: Callable[[str, int], None] = lambda id_, size: None
-        self.share_changed: Callable[[Tenant], None] = lambda tenant: None  # its part in the turns is another
+        self._engine, self._store = shared.engine, shared.store
+        self._broker, self._roster = shared.broker, shared.roster
+        self._containers, self._swapping, self._turns = containers, swapping, turns
+        self.share_changed = share_changed
 
     async def pause(self, tenant: Tenant, *, free_memory: bool = False, why: str = "", was_paused: bool = False) -> str:
         """Freezes it; with `free_memory` what it has on its cards goes to host memory first. A sentence on that.
@@ -139,7 +130,7 @@ class Steering:
             self.share_changed(tenant)
 
     async def _change_quota(self, row: Container, tenant: Tenant, size: int) -> None:
-        self.require_within(tenant.id, size)
+        self._engine.require_within(tenant.id, size)
         before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)
         try:
             if size > min(before.values(), default=size):

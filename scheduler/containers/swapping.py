@@ -22,6 +22,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from django.conf import settings
 from django.db import DatabaseError
 
 from scheduler import clock
@@ -43,10 +44,9 @@ from scheduler.core.events import (
     Returned,
 )
 from scheduler.core.state import Mode
-from scheduler.engines.base import Engine, EngineError
-from scheduler.sessions.broker import Broker
+from scheduler.engines.base import EngineError
 from scheduler.sessions.tenants import Session, Tenant
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.models import Command, GaveWay, Swap
 from web.models.states import NOT_SWAPPED
@@ -70,36 +70,28 @@ class Swapping:
 
     def __init__(
         self,
+        shared: SharedParts,
         card: CardHelper,
-        engine: Engine,
-        broker: Broker,
-        store: Store,
         turns: TurnPlayer,
         end: Callable[[Tenant, str], Awaitable[None]],
-        budget: int,
+        moved: Callable[[], None],
     ) -> None:
-        self._card = card
-        self._mover = Mover(card)
-        self._engine = engine
-        self._broker = broker
-        self._store = store
-        self._turns = turns
-        self._end = end
-        self.budget = budget
+        self._engine, self._broker, self._store = shared.engine, shared.broker, shared.store
+        self._card, self._mover, self._turns, self._end = card, Mover(card), turns, end
+        asked: int | None = settings.GPUSHARE_SWAP_MEMORY
+        self.budget = room.available() // 2 if asked is None else asked
         self.speeds = Speeds({})
-        self.moved: Callable[[], None] = lambda: None
+        self.moved = moved
         self._transfer = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self._hung: dict[str, float] = {}  # container → since when the driver does not answer
-        broker.restore = self._come
-        broker.give_way = self._give_way
         self.why_not = "The scheduler is starting."
-        self.never = ""  # why it is no use here, whatever the machine can do
 
     async def start(self) -> None:
-        """Finds out whether this machine can do it."""
+        """Finds out whether this machine can do it. Raises DatabaseError."""
+        self.speeds = Speeds(await self._store.records.moved())
         off = "" if self.budget else "Swapping is off: GPUSHARE_SWAP_MEMORY is 0."
-        self.why_not = self.never or off or await self._card.why_not()
+        self.why_not = self._engine.memory_stays or off or await self._card.why_not()
         if self.why_not:
             log.info("VRAM cannot be moved to host memory: %s", self.why_not)
 
@@ -152,7 +144,7 @@ class Swapping:
         tenant.gave_way = ""
         self._store.container(tenant.id, gave_way="", gave_way_to="")
 
-    def _give_way(self, told: GiveWay) -> None:
+    def give_way(self, told: GiveWay) -> None:
         tenant, whom = self._broker.tenants[told.container], self._broker.tenants.get(told.whom)
         self._begin(tenant, self._go(tenant, whom.name if whom else "", told.why))
 
@@ -316,7 +308,7 @@ class Swapping:
             self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
             self._broker.want_back(tenant, since)
 
-    def _come(self, container: str) -> None:
+    def come(self, container: str) -> None:
         tenant = self._broker.tenants.get(container)
         if tenant is not None and tenant.is_out:
             self._begin(tenant, self._bring_back(tenant))

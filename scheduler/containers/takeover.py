@@ -16,15 +16,11 @@ from django.conf import settings
 
 from scheduler import clock
 from scheduler.containers.life import Containers, as_tenant
-from scheduler.engines.base import Engine
-from scheduler.gpus import Gpus
 from scheduler.sessions import lease_pages
-from scheduler.sessions.broker import Broker
 from scheduler.sessions.looks import aside
 from scheduler.sessions.processes import Sessions
-from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Program, Session, Tenant, program_of
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 from web.models import Container, Swap
 
 log = logging.getLogger(__name__)
@@ -32,27 +28,14 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0  # at most for the map of one process, or of a batch
 UNSEEN_FOR = 20.0  # seconds after a start in which who could not be looked at is not said to be past the shim
 BATCH = 64
+Found = Callable[[Tenant, Session], None]
 
 
 class TakeOver:
-    def __init__(
-        self,
-        containers: Containers,
-        engine: Engine,
-        broker: Broker,
-        sessions: Sessions,
-        server: Server,
-        gpus: Gpus,
-        store: Store,
-    ) -> None:
-        self._containers = containers
-        self._engine = engine
-        self._broker = broker
-        self._sessions = sessions
-        self._server = server
-        self._gpus = gpus
-        self._store = store
-        self.took: Callable[[Tenant, Session], None] = lambda tenant, session: None  # called with each that is found
+    def __init__(self, shared: SharedParts, containers: Containers, sessions: Sessions) -> None:
+        self._engine, self._gpus, self._store = shared.engine, shared.gpus, shared.store
+        self._broker, self._server = shared.broker, shared.server
+        self._containers, self._sessions = containers, sessions
 
     async def run(self) -> None:
         """Once, after a start. Raises EngineAway or DatabaseError."""
@@ -110,14 +93,13 @@ class TakeOver:
             log.error("container %s gets no more memory, but can be killed: %s", tenant, refused.explanation)
             self._containers.keep_stray(tenant)
 
-    async def look_again(self) -> None:
-        """At those that could not be looked at, as this machine was busy, or as they keep us from it. For ever."""
+    async def look_again(self, found: Found) -> None:
+        """At those that could not be looked at, as this machine was busy, or as they keep us from it."""
         unseen, until = self._broker.unseen, clock.monotonic() + UNSEEN_FOR
         while unseen and clock.monotonic() < until:
             await asyncio.sleep(LOOK_SECONDS)
-            await self._look(sorted(unseen))
+            await self._look(sorted(unseen), found)
         unseen.clear()
-        await asyncio.Event().wait()
 
     async def _processes(self) -> None:
         """All of this host that have a page of ours. One that keeps us from looking is not waited for."""
@@ -125,7 +107,8 @@ class TakeOver:
         for start in range(0, len(pids), BATCH):
             await self._look(pids[start : start + BATCH])
 
-    async def _look(self, pids: list[int]) -> None:
+    async def _look(self, pids: list[int], found: Found = lambda tenant, session: None) -> None:
+        """`found` is called with each that is taken over."""
         missed: set[int] = set()
         for pid, container in await self._holders(pids, missed):
             # What it runs is asked before the page: that is gone if it runs something else by then.
@@ -136,8 +119,8 @@ class TakeOver:
                 except TimeoutError:
                     missed.add(pid)
                     continue
-                if page is not None:
-                    self._process(tenant, pid, program, page)
+                if page is not None and (session := self._process(tenant, pid, program, page)):
+                    found(tenant, session)
         # Only now: whoever measures meanwhile is not to find one of them neither here nor there.
         self._broker.unseen |= missed
         self._broker.unseen -= set(pids) - missed
@@ -159,21 +142,22 @@ class TakeOver:
             missed.add(pids[0])
             return []
 
-    def _process(self, tenant: Tenant, pid: int, program: Program, fd: int) -> None:
+    def _process(self, tenant: Tenant, pid: int, program: Program, fd: int) -> Session | None:
         """`fd` leads to its page, and is closed."""
         try:
             # The name of a page says whose it is; the engine knows.
             if not self._engine.owns(tenant.engine_id, pid) or self._sessions.knows(pid, program):
-                return
+                return None
             pidfd = os.pidfd_open(pid)
             try:
                 page = lease_pages.take_over(fd, tenant.quota)
             except BaseException:
                 os.close(pidfd)
                 raise
-            self.took(tenant, self._sessions.open(tenant, pid, program, pidfd, page, taken_over=True))
+            return self._sessions.open(tenant, pid, program, pidfd, page, taken_over=True)
         except (lease_pages.BadPage, ProcessLookupError) as error:
             log.warning("process %d: its lease page was not taken over: %s", pid, error)
+            return None
         finally:
             os.close(fd)
 

@@ -134,9 +134,9 @@ class Mountings(Protocol):
     What it sees of those that are expected it tells like that of all others.
     """
 
-    told: Callable[[str, Mapping[str, Any]], None]
-    """Called with our id once it is sure which container it is, and what is known of that: name, image, command,
-    memory, cpus."""
+    def report_to(self, told: Callable[[str, Mapping[str, Any]], None]) -> None:
+        """`told` is called with our id once it is sure which container it is, and what is known of that: name, image,
+        command, memory, cpus."""
 
     @property
     def restarted_at(self) -> float:
@@ -224,6 +224,10 @@ class Engine(Protocol):
         """Where on this host it keeps images and containers; None where that is another host, or not known."""
 
     @property
+    def memory_stays(self) -> str:
+        """Why what containers have on a card cannot be moved to host memory with it; empty: it can."""
+
+    @property
     def away(self) -> str:
         """Why the engine does not answer at present, for people; empty while it does."""
 
@@ -259,6 +263,9 @@ class Engine(Protocol):
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         """Its limit of host memory, if it has one, is from now on `extra` bytes above what it was launched with."""
+
+    def require_within(self, id_: str, size: int) -> None:
+        """Raises Problem if somebody else has set that this container, by our id, may have less on a card."""
 
     def memory_left(self) -> int | None:
         """Bytes of host memory that all of them together may still take; None where nothing limits that."""

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from django.conf import settings
 
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
-from scheduler.engines.kubernetes.engine import KubernetesEngine
-from scheduler.engines.outfit import Outfit, Simulation, keep_copy, keep_folder
+from scheduler.engines.outfit import Outfit, Simulation, keep_copy
 from scheduler.engines.process.engine import ProcessEngine
 
+Own = Callable[[Outfit], Engine | None]
 NOBODY: Mapping[str, Sequence[str]] = {}
 
 
-async def choose(simulation: Simulation | None, living: Mapping[str, Sequence[str]] = NOBODY) -> Engine:
+async def choose(
+    simulation: Simulation | None,
+    living: Mapping[str, Sequence[str]] = NOBODY,
+    own: Own = lambda _: None,
+) -> Engine:
     """The engine that GPUSHARE_ENGINE names, started; `auto` takes Docker if it answers, else local processes.
 
-    `swarm` is Docker, too: that of a manager, which gives what is launched to its Swarm. With `kubernetes` it is the
-    kubelet that runs containers. `living`: the names of this host's containers that have not ended, by their engine;
-    while these are local processes `auto` stays with them.
+    `swarm` is Docker, too: that of a manager, which gives what is launched to its Swarm. `living`: the names of this
+    host's containers that have not ended, by their engine; while these are local processes `auto` stays with them.
+    `own` gives the engine that a plug-in brings, if it brings one.
 
     Raises EngineAway if Docker is asked for by name, or was used before, and does not answer: try again later. And if
     something lives of another engine: this one cannot see it, nor what it holds on the cards.
     """
-    engine = await _start(simulation, stays_local=living.keys() == {ProcessEngine.name})
+    engine = await _start(simulation, own, stays_local=living.keys() == {ProcessEngine.name})
     for other in living.keys() - {engine.name}:
         await engine.close()
         raise EngineAway(_lives_elsewhere(engine.name, other, living[other]))
@@ -43,7 +46,7 @@ def _lives_elsewhere(name: str, other: str, names: Sequence[str]) -> str:
     )
 
 
-async def _start(simulation: Simulation | None, *, stays_local: bool) -> Engine:
+async def _start(simulation: Simulation | None, own: Own, *, stays_local: bool) -> Engine:
     if settings.GPUSHARE_ENGINE == "swarm" and settings.GPUSHARE_AUDIT_KEY:
         raise EngineError(
             "GPUSHARE_ENGINE is swarm, and this host has joined with a database role of its own, which sees no launch "
@@ -52,10 +55,8 @@ async def _start(simulation: Simulation | None, *, stays_local: bool) -> Engine:
         )
     shim = keep_copy(settings.GPUSHARE_BUILD / "libgpushare.so", settings.GPUSHARE_HOME / "shim")
     outfit = Outfit(shim, simulation)
-    if settings.GPUSHARE_ENGINE == "kubernetes":
-        # What is mounted is looked for on the host, which has our home, and not what is in our image.
-        kept = simulation and replace(simulation, libraries=keep_folder(simulation.libraries, shim.parent / "sim"))
-        return KubernetesEngine(replace(outfit, simulation=kept))
+    if engine := own(outfit):
+        return engine
     if settings.GPUSHARE_ENGINE in ("docker", "swarm") or (settings.GPUSHARE_ENGINE == "auto" and not stays_local):
         docker = DockerEngine(settings.GPUSHARE_HOME, outfit, docker_settings())
         try:

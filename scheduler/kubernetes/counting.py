@@ -47,10 +47,7 @@ class Counting:
         in_use: Callable[[], set[str]],
         cards: Callable[[], Mapping[str, tuple[int, int]]],
     ) -> None:
-        self._driver = driver
-        self._pods = pods
-        self._in_use = in_use
-        self._cards = cards
+        self._driver, self._pods, self._in_use, self._cards = driver, pods, in_use, cards
         self._gone: set[str] = set()  # whose units were not in the kubelet's list at the last look, by uid
         self.plugin = DevicePlugin(
             folder,

@@ -22,13 +22,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from django.conf import settings
+
 from scheduler import clock
 from scheduler.containers.life import Containers, as_problem, as_tenant
 from scheduler.engines.base import EngineAway, EngineError
-from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes import claims
-from scheduler.kubernetes.api.client import RESOURCES, Api, ApiError, path_of
+from scheduler.kubernetes.api.client import RESOURCES, ApiError, path_of
 from scheduler.kubernetes.claims import Allocated
+from scheduler.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes.in_turn import InTurn
 from scheduler.kubernetes.kubelet.server import Asked, Device
 from scheduler.kubernetes.names import device_name
@@ -36,8 +38,7 @@ from scheduler.kubernetes.outfit import Outfitter
 from scheduler.kubernetes.pods import CannotEnd, Holders, Pod, Pods, recalled, reserved
 from scheduler.kubernetes.records import Record, Records, require_uid
 from scheduler.kubernetes.words import in_words
-from scheduler.sessions.server import Server
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.logs import ById
 from web.models import Container
@@ -52,32 +53,17 @@ FORGOTTEN_AFTER = 60.0  # seconds that a claim has been prepared before anybody 
 
 
 class Driver:
-    """`cards`: bytes that may be promised, by GPU. `pool`: what this node is called in the cluster."""
+    """`pool`: what this node is called in the cluster."""
 
     def __init__(
-        self,
-        containers: Containers,
-        engine: KubernetesEngine,
-        server: Server,
-        store: Store,
-        api: Api,
-        pods: Pods,
-        records: Records,
-        outfitter: Outfitter,
-        cards: Mapping[str, int],
-        pool: str,
+        self, shared: SharedParts, engine: KubernetesEngine, containers: Containers, pods: Pods, outfitter: Outfitter
     ) -> None:
-        self._containers = containers
-        self._engine = engine
-        self._server = server
-        self._store = store
-        self._api = api
-        self._pods = pods
-        self._records = records
-        self._outfitter = outfitter
-        self._cards = cards
-        self._devices = {device_name(card): card for card in cards}
-        self.pool = pool
+        self._engine, self._containers, self._pods, self._outfitter = engine, containers, pods, outfitter
+        self._server, self._store = shared.server, shared.store
+        self._records = Records(shared.home / "kubernetes" / "claims")
+        self._cards = {uuid: card.capacity(0) for uuid, card in shared.gpus.cards.items()}  # that may be promised
+        self._devices = {device_name(card): card for card in self._cards}
+        self.pool: str = settings.GPUSHARE_NODE
         self._known: dict[str, Record] = {}  # by uid; each is on the disk
         self._coming: dict[str, Mapping[str, int]] = {}  # by uid: bytes by GPU, of those not yet told to the core
         self._turns = InTurn()
@@ -300,7 +286,8 @@ class Driver:
 
     async def _read(self, asked: Asked) -> Mapping[str, Any]:
         try:
-            return await self._api.get(path_of(RESOURCES, "namespaces", asked.namespace, "resourceclaims", asked.name))
+            path = path_of(RESOURCES, "namespaces", asked.namespace, "resourceclaims", asked.name)
+            return await self._pods.api.get(path)
         except ApiError as error:
             if error.status == 404:
                 raise Problem("deleted", "It was deleted while it was to be prepared.", 404) from None

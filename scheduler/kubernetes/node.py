@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from django.conf import settings
 
+from scheduler.card.turns import TurnPlayer
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers
-from scheduler.core.state import State
-from scheduler.engines.base import Engine, EngineError
-from scheduler.engines.docker.mounting.runs import place_of
-from scheduler.engines.kubernetes.engine import KubernetesEngine
+from scheduler.engines.base import EngineError
+from scheduler.engines.outfit import Outfit, keep_folder
 from scheduler.gpus import Gpus, Reading
 from scheduler.kubernetes.api.client import Api, ApiError
 from scheduler.kubernetes.api.slices import Offer, Slices
 from scheduler.kubernetes.counting import Counting
 from scheduler.kubernetes.driver import Driver
+from scheduler.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes.kubelet.server import KubeletServer
 from scheduler.kubernetes.kubelet.sockets import CannotServe
 from scheduler.kubernetes.names import ARCHITECTURES
 from scheduler.kubernetes.outfit import Outfitter
 from scheduler.kubernetes.pods import Pods
-from scheduler.kubernetes.records import Records
-from scheduler.sessions.broker import Broker
-from scheduler.sessions.server import Server
+from scheduler.shared import SharedParts
 from scheduler.store import Store
 
 log = logging.getLogger(__name__)
@@ -39,13 +38,8 @@ GOES_WITHIN = 5.0  # seconds in which the API server may take our slice away at 
 
 
 class Node:
-    """`state`: the core's, now. `computing`: how a card's time is shared, in a word."""
-
-    def __init__(
-        self, store: Store, gpus: Gpus, home: Path, state: Callable[[], State], computing: Callable[[str], str]
-    ) -> None:
-        self._store, self._gpus, self._state, self._computing = store, gpus, state, computing
-        self._place = home / "kubernetes"
+    def __init__(self, home: Path, gpus: Gpus, store: Store) -> None:
+        self._place, self._gpus = home / "kubernetes", gpus
         self._ailing: dict[str, str] = {}  # GPU → why nothing new should come to it, by the last look
         self._answering: set[str] | None = None  # cards that had a reading the last time
         self._serves = False  # the kubelet's driver is this one
@@ -59,22 +53,24 @@ class Node:
     async def open(self) -> None:
         """Nobody asks before all is put together."""
 
-    def meet(self, engine: Engine, containers: Containers, broker: Broker, server: Server, ender: Ender) -> None:
-        assert isinstance(engine, KubernetesEngine)
-        cards, kubelet = self._gpus.cards, Path(settings.GPUSHARE_KUBELET)
-        totals = {uuid: card.total for uuid, card in cards.items()}
-        most = {uuid: card.capacity(0) for uuid, card in cards.items()}
-        records, pods = Records(self._place / "claims"), Pods(self._api, settings.GPUSHARE_KUBERNETES_KILL)
+    def engine(self, outfit: Outfit) -> KubernetesEngine:
+        # What is mounted is looked for on the host, which has our home, and not what is in our image.
+        if given := outfit.simulation:
+            given = replace(given, libraries=keep_folder(given.libraries, outfit.shim.parent / "sim"))
+        self._engine = KubernetesEngine(replace(outfit, simulation=given))
+        return self._engine
+
+    def meet(self, shared: SharedParts, containers: Containers, ender: Ender, turns: TurnPlayer) -> None:
+        self._broker, self._turns, kubelet = shared.broker, turns, Path(settings.GPUSHARE_KUBELET)
+        self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        totals = {uuid: card.total for uuid, card in self._gpus.cards.items()}
         outfitter = Outfitter(
-            Path(settings.GPUSHARE_CDI_FOLDER), self._place, engine.outfit, settings.GPUSHARE_GPU_ACCESS, totals
+            Path(settings.GPUSHARE_CDI_FOLDER), self._place, self._engine.outfit, settings.GPUSHARE_GPU_ACCESS, totals
         )
-        self.driver = Driver(
-            containers, engine, server, self._store, self._api, pods, records, outfitter, most, settings.GPUSHARE_NODE
-        )
-        self._engine = engine
-        engine.place = place_of(server.folder)
-        engine.end_pods, engine.require_within = self.driver.end_pods, self.driver.require_within
-        self.counting = Counting(kubelet, self.driver, pods, engine.in_use, self._sizes)
+        pods = Pods(self._api, settings.GPUSHARE_KUBERNETES_KILL)
+        self.driver = Driver(shared, self._engine, containers, pods, outfitter)
+        self._engine.meet(self.driver, shared.server.folder)
+        self.counting = Counting(kubelet, self.driver, pods, self._engine.in_use, self._sizes)
         self.kubelet = KubeletServer(kubelet, self.driver.prepare, self.driver.unprepare, self.driver.fault)
 
     async def expect(self) -> None:
@@ -136,14 +132,13 @@ class Node:
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
         """Of a card that is lost or has failed nothing is there."""
-        gpus = self._state().gpus.items()
+        gpus = self._broker.state.gpus.items()
         return {uuid: (gpu.most, 0 if self._fault(uuid) else min(gpu.capacity, gpu.most)) for uuid, gpu in gpus}
 
     def _offers(self) -> list[Offer]:
         """What ails a card at two looks in a row is told: a program that only comes and goes is no reason."""
-        ailing = {
-            uuid: self._fault(uuid) or _missing(gpu.capacity, gpu.most) for uuid, gpu in self._state().gpus.items()
-        }
+        gpus = self._broker.state.gpus.items()
+        ailing = {uuid: self._fault(uuid) or _missing(gpu.capacity, gpu.most) for uuid, gpu in gpus}
         taints = {uuid: why for uuid, why in ailing.items() if self._ailing.get(uuid)}
         self._ailing = ailing
         return [
@@ -153,7 +148,7 @@ class Node:
                 product=card.name,
                 architecture=ARCHITECTURES.get(card.architecture, ""),
                 driver=self._gpus.driver,
-                computing=self._computing(card.uuid),
+                computing=self._turns.mode(card.uuid).value,
                 taint=taints.get(card.uuid, ""),
             )
             for card in self._gpus.cards.values()

@@ -15,8 +15,8 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from scheduler import clock
-from scheduler.engines.kubernetes.engine import UNKNOWN
 from scheduler.kubernetes.api.client import JSON, Api, ApiError, path_of
+from scheduler.kubernetes.engine import UNKNOWN
 from scheduler.kubernetes.names import DRIVER
 from scheduler.kubernetes.words import plain
 from web.errors import Problem
@@ -144,8 +144,7 @@ class Pods:
     """`way`: how one is ended: delete or evict (GPUSHARE_KUBERNETES_KILL)."""
 
     def __init__(self, api: Api, way: str) -> None:
-        self._api = api
-        self._way = way
+        self.api, self._way = api, way
 
     async def of(self, claim: Mapping[str, Any]) -> list[Pod]:
         """Those that the claim is reserved for and that are there, up to MOST of them. Raises ApiError."""
@@ -205,11 +204,11 @@ class Pods:
         path = _path(namespace, name)
         options: JSON = {"gracePeriodSeconds": grace, "preconditions": {"uid": uid}}
         if self._way == "delete":
-            await self._api.delete(path, {"apiVersion": "v1", "kind": "DeleteOptions", **options})
+            await self.api.delete(path, {"apiVersion": "v1", "kind": "DeleteOptions", **options})
             return
         meta = {"name": name, "namespace": namespace}
         body: JSON = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, "deleteOptions": options}
-        await self._api.create(f"{path}/eviction", body)
+        await self.api.create(f"{path}/eviction", body)
 
     async def _there(self, claim: Mapping[str, Any]) -> Any:
         for name, uid in reserved(claim)[:MOST]:
@@ -218,7 +217,7 @@ class Pods:
 
     async def _get(self, namespace: str, name: str, uid: str) -> JSON | None:
         try:
-            found = await self._api.get(_path(namespace, name))
+            found = await self.api.get(_path(namespace, name))
         except ApiError as error:
             if error.status != 404:
                 raise

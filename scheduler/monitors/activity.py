@@ -100,8 +100,7 @@ class Activity:
     """`folder`: where the habits of those that are out are kept."""
 
     def __init__(self, broker: Broker, folder: Path) -> None:
-        self._broker = broker
-        self._folder = folder
+        self._broker, self._folder = broker, folder
         self._habits: dict[int, Habits] = {}  # session → its habits
         self._kept: set[str] = set()  # containers that are out, whose habits are in the folder
         self._strange: set[str] = set()  # those of them whose habits nobody knows

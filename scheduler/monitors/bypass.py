@@ -11,6 +11,7 @@ from scheduler.containers.ending import Ender
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 from scheduler.store import Store
+from web.models import AllocationEvent
 from web.sizes import format_size
 
 log = logging.getLogger(__name__)
@@ -22,11 +23,13 @@ class Bypass:
     """`GPUSHARE_BYPASS_ACTION` is `show` (pages, log and history tell of it) or `kill`."""
 
     def __init__(self, ender: Ender, broker: Broker, store: Store) -> None:
-        self._ender = ender
-        self._broker = broker
-        self._store = store
+        self._ender, self._broker, self._store = ender, broker, store
         self._seen: dict[str, int] = {}
-        self.told: set[tuple[str, int | None]] = set()  # by an earlier scheduler: container and process
+        self._told: set[tuple[str, int | None]] = set()  # by an earlier scheduler: container and process
+
+    async def start(self) -> None:
+        """Raises DatabaseError."""
+        self._told = await self._store.records.told_of(AllocationEvent.Kind.BYPASS)
 
     def look(self, uncapped: Mapping[str, Mapping[int, int]]) -> bool:
         """`uncapped`: container → host pid → bytes in all, as the cards show them now.
@@ -50,7 +53,7 @@ class Bypass:
 
     def _tell(self, tenant: Tenant, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():
-            if (tenant.id, pid) in self.told:
+            if (tenant.id, pid) in self._told:
                 continue
             text = f"Process {pid} holds {format_size(size)} past the shim."
             log.warning("container %s: %s", tenant, text)

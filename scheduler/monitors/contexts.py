@@ -13,14 +13,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 30.0, 3600.0
 
 class Contexts:
     def __init__(self, gpus: Gpus, store: Store) -> None:
-        self._gpus = gpus
-        self._store = store
+        self._gpus, self._store = gpus, store
 
     async def run(self) -> None:
+        """Until all is known."""
         pause = FIRST_PAUSE
         while self._gpus.unmeasured:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             for uuid in await self._gpus.measure_contexts():
                 self._store.gpu(uuid, context=self._gpus.contexts[uuid])
-        await asyncio.Event().wait()  # all is known

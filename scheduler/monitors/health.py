@@ -21,7 +21,6 @@ from scheduler.engines.base import Engine
 from scheduler.gpus import Card, Reading
 from scheduler.store import Store, database
 
-EVERY = 5.0  # seconds
 TIMED_EVERY = 60.0  # seconds between two looks at the database's clock
 COOLER = 5  # degrees below its limit a hot card has to be before it counts as cool: it would come and go
 FEW_FILES = 1000  # that can still be made on a disk, whatever is free of it
@@ -50,8 +49,7 @@ class Room:
 
 class Health:
     def __init__(self, store: Store, engine: Engine) -> None:
-        self._store = store
-        self._engine = engine
+        self._store, self._engine = store, engine
         self._hot: set[str] = set()
         self._since: dict[str, float] = {}
         self._timed = -TIMED_EVERY
@@ -74,14 +72,12 @@ class Health:
             self._hot.discard(card.uuid)
             self._store.gpu(card.uuid, hot_since=None)
 
-    async def run(self) -> None:
-        while True:
-            if clock.monotonic() - self._timed > TIMED_EVERY:
-                self._timed = clock.monotonic()
-                await self._store.compare_clocks()
-            folders = await self._folders()
-            self._tell(await asyncio.to_thread(_short, folders))
-            await asyncio.sleep(EVERY)
+    async def look(self) -> None:
+        if clock.monotonic() - self._timed > TIMED_EVERY:
+            self._timed = clock.monotonic()
+            await self._store.compare_clocks()
+        folders = await self._folders()
+        self._tell(await asyncio.to_thread(_short, folders))
 
     async def _folders(self) -> dict[str, Path]:
         """Those whose disks are looked at: what lies there → where."""

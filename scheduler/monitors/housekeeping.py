@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from django.conf import settings
@@ -16,20 +15,16 @@ from web.services import nodes
 
 log = logging.getLogger(__name__)
 
-EVERY = 60.0  # seconds
-
 
 class Housekeeping:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(EVERY)
-            try:
-                await self._store.ask(roll_up, clock.now(), self._store.here)
-                if not settings.GPUSHARE_AUDIT_KEY:  # people and nodes are the appliance's own host's business
-                    await self._store.ask(forget_sessions, clock.now())
-                    await self._store.ask(nodes.lose_late)
-            except DatabaseError as error:
-                log.warning("the records could not be kept short, trying again in a minute: %s", error)
+    async def look(self) -> None:
+        try:
+            await self._store.ask(roll_up, clock.now(), self._store.here)
+            if not settings.GPUSHARE_AUDIT_KEY:  # people and nodes are the appliance's own host's business
+                await self._store.ask(forget_sessions, clock.now())
+                await self._store.ask(nodes.lose_late)
+        except DatabaseError as error:
+            log.warning("the records could not be kept short, trying again in a minute: %s", error)

@@ -36,10 +36,7 @@ class Idle:
     """
 
     def __init__(self, intents: Intents, broker: Broker, store: Store, held_back: Callable[[str], bool]) -> None:
-        self._intents = intents
-        self._held_back = held_back
-        self._broker = broker
-        self._store = store
+        self._intents, self._held_back, self._broker, self._store = intents, held_back, broker, store
         self._since: dict[str, float] = {}
         self._told: set[str] = set()  # to the core: they compute nothing
         self._marking: dict[str, asyncio.Task[None]] = {}

@@ -28,11 +28,10 @@ from typing import Any
 import pynvml
 
 from scheduler.core.events import GpuSeen, Ticked
-from scheduler.gpus import Gpus, Reading
+from scheduler.gpus import Reading
 from scheduler.monitors.foreign_processes import ForeignProcesses
-from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Session, Tenant, program_of
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,6 @@ LIBRARIES = (
 )  # bytes; what code takes on a card beyond a context: PyTorch 156 MiB (H200), older CUDA up to 0.7 GiB
 
 Process = tuple[int, int | None]  # pid and start: what names one for good
-Owns = Callable[[str, int], bool]
 Replaced = Callable[[list[Session]], None]
 Measured = Callable[[Mapping[str, Reading]], Awaitable[None]]
 Uncapped = Callable[[Mapping[str, Mapping[int, int]]], bool]
@@ -73,34 +71,22 @@ class Difference:
 
 
 class Measure:
-    """`owns` tells whether a host pid runs inside the container with this engine id; `measured` is called each time.
+    """`measured` is called each time.
 
     `past` is given who got past the shim (container → pid → bytes on all cards) after each look, and says whether it
     waits to see that again. `replaced` is given sessions that no card shows, and ends those whose process runs another
     program now.
     """
 
-    def __init__(
-        self,
-        gpus: Gpus,
-        broker: Broker,
-        store: Store,
-        owns: Owns,
-        replaced: Replaced,
-        past: Uncapped,
-        measured: Measured,
-    ) -> None:
-        self._gpus = gpus
-        self._broker = broker
-        self._store = store
-        self._owns = owns
-        self._replaced = replaced
-        self._past = past
+    def __init__(self, shared: SharedParts, replaced: Replaced, past: Uncapped, measured: Measured) -> None:
+        self._gpus, self._broker, self._store = shared.gpus, shared.broker, shared.store
+        self._owns = shared.engine.owns
+        self._replaced, self._past = replaced, past
         self._again = False  # somebody seems to have got past the shim, and is not told of yet
         self._measured = measured
         self._differences: dict[tuple[int, str], Difference] = {}
         self._missing: dict[int, int] = {}  # session → looks in a row in which no card showed it
-        self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in gpus.cards}
+        self._foreign: dict[str, deque[int]] = {uuid: deque(maxlen=2) for uuid in shared.gpus.cards}
         self._described = ForeignProcesses()
         self._owners: dict[Process, str] = {}  # process → container
         self._strangers: dict[Process, set[str]] = {}  # process → containers that it does not run in, by engine id

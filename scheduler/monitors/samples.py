@@ -21,10 +21,7 @@ NOTHING = Used()
 
 class History:
     def __init__(self, broker: Broker, store: Store, shares: Shares, using: Using) -> None:
-        self._broker = broker
-        self._store = store
-        self._shares = shares
-        self._using = using
+        self._broker, self._store, self._shares, self._using = broker, store, shares, using
         self._waited: dict[str, float] = {}
 
     def write(self, readings: Mapping[str, Reading]) -> None:

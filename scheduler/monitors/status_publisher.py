@@ -18,7 +18,6 @@ from scheduler.store import Store
 from web.models.states import NOT_WAITING, NOTHING_HELD, NOTHING_USED
 
 PAUSE = 0.05  # seconds; the most often that rows are looked through
-GLANCE = 0.1  # seconds; the most that use inside a lease, which sends no message, goes unnoticed
 AT_ONCE = 20  # containers that one glance shows; where more change all the time, the others wait for the second
 
 
@@ -30,11 +29,8 @@ class StatusPublisher:
     """What has changed is told at once. Use inside a lease sends no message: pages are glanced at ten times a second,
     and everything is told once a second."""
 
-    broker: Broker
-    outlook: Outlook
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, broker: Broker, outlook: Outlook, store: Store) -> None:
+        self._broker, self._outlook, self._store = broker, outlook, store
         self._changed: set[str] = set()
         self._some = asyncio.Event()
         self._queue: object = None
@@ -55,26 +51,24 @@ class StatusPublisher:
             self._publish(changed)
             await asyncio.sleep(PAUSE)
 
-    async def glance(self) -> None:
+    def glance(self) -> None:
         """Shows whose use has changed, the longest unseen first; who changes all the time gives way to who does not."""
-        while True:
-            await asyncio.sleep(GLANCE)
-            # In the order in which they were shown last: `_show` puts each at the end.
-            for id_ in list(islice(self._differing(), AT_ONCE)):
-                self.changed(id_)
+        # In the order in which they were shown last: `_show` puts each at the end.
+        for id_ in list(islice(self._differing(), AT_ONCE)):
+            self.changed(id_)
 
     def _differing(self) -> Iterator[str]:
         for id_, told in self._told.items():
-            if (tenant := self.broker.tenants.get(id_)) and uses(tenant) != told:
+            if (tenant := self._broker.tenants.get(id_)) and uses(tenant) != told:
                 yield id_
 
     def publish(self) -> None:
         self._queue = None  # what is free, and so why somebody waits, may have changed
-        self._publish(self.broker.tenants.keys() | self._known.keys())
+        self._publish(self._broker.tenants.keys() | self._known.keys())
 
     def _publish(self, containers: Iterable[str]) -> None:
         waiting = Counter[tuple[str, str]]()  # bytes, by container and GPU
-        for request in self.broker.state.waiting:
+        for request in self._broker.state.waiting:
             waiting[request.container, request.gpu] += request.bytes * request.suspended
         for id_ in containers:
             if tenant := self._know(id_):
@@ -87,13 +81,13 @@ class StatusPublisher:
                 self._store.container(id_, **NOTHING_USED)
                 self._store.forget(id_, list(tenant.quota))
         self.show_gpus()
-        if self._queue is not self.broker.state.waiting:
-            self._queue = self.broker.state.waiting
+        if self._queue is not self._broker.state.waiting:
+            self._queue = self._broker.state.waiting
             self._show_queue()
 
     def _know(self, container: str) -> Tenant | None:
         """The tenant if it lives, from now on remembered until its end has been shown."""
-        if tenant := self.broker.tenants.get(container):
+        if tenant := self._broker.tenants.get(container):
             self._known[container] = tenant
         return tenant
 
@@ -117,14 +111,14 @@ class StatusPublisher:
 
     def show_gpus(self) -> None:
         """What the arbiter decides by, and not a second reckoning: no screen can say that more or less is free."""
-        state = self.broker.state
+        state = self._broker.state
         for gpu, card in state.gpus.items():
             free = max(0, safety.free(state, gpu))
-            self._store.gpu(gpu, capacity=card.capacity, most=card.most, free=free, idle=idle(self.broker, gpu))
+            self._store.gpu(gpu, capacity=card.capacity, most=card.most, free=free, idle=idle(self._broker, gpu))
 
     def _show_queue(self) -> None:
         """The place of a container is that of its foremost call, by what the policy would try first."""
-        state = self.broker.state
+        state = self._broker.state
         calls: dict[str, list[Request]] = {}
         for request in state.waiting:
             if request.suspended:
@@ -142,9 +136,9 @@ class StatusPublisher:
             request = calls[container][0]
             leads = request.gpu not in led
             led.add(request.gpu)
-            expected = self.outlook.expected.get(container, NONE)
-            if leads and self.outlook.queue is not state.waiting:  # it is to be known at once
-                expected = Expected(sentence) if (sentence := turn_of(self.broker, request)) else expected
+            expected = self._outlook.expected.get(container, NONE)
+            if leads and self._outlook.queue is not state.waiting:  # it is to be known at once
+                expected = Expected(sentence) if (sentence := turn_of(self._broker, request)) else expected
             self._store.container(
                 container,
                 queue_position=position,

@@ -1,4 +1,4 @@
-"""What each container uses of the host's processors and RAM: read every two seconds, in a thread, from the kernel."""
+"""What each container uses of the host's processors and RAM: read in a thread, from the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from scheduler.engines.base import Engine
 from scheduler.sessions.broker import Broker
 from scheduler.store import Store
 
-EVERY = 2.0  # seconds: the kernel counts in hundredths, and 200 containers cost some milliseconds a look
 MIB = 1 << 20
 
 
@@ -26,15 +25,8 @@ class Using:
 
     def __init__(self, engine: Engine, broker: Broker, store: Store) -> None:
         self.now: dict[str, Used] = {}
-        self._engine = engine
-        self._broker = broker
-        self._store = store
+        self._engine, self._broker, self._store = engine, broker, store
         self._last: dict[str, tuple[float, float]] = {}  # container → when, and seconds of processors by then
-
-    async def run(self) -> None:
-        while True:
-            await self.look()
-            await asyncio.sleep(EVERY)
 
     async def look(self) -> None:
         running = {t.engine_id: t.id for t in self._broker.tenants.values() if t.engine_id and not t.finished}

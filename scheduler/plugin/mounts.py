@@ -27,12 +27,10 @@ from scheduler import clock
 from scheduler.containers import placement
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers, as_problem, as_tenant
-from scheduler.engines.base import Condition, EngineError, Mountings, MountUser, Run, Sighting
+from scheduler.engines.base import Condition, EngineError, MountUser, Run, Sighting
 from scheduler.plugin.folders import Folders, take_tree_away
-from scheduler.sessions.broker import Broker
-from scheduler.sessions.server import Server
 from scheduler.sessions.tenants import Tenant
-from scheduler.store import Store
+from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.logs import ById
 from web.models import Container
@@ -69,33 +67,19 @@ class Known:
 
 
 class Mounts:
-    def __init__(
-        self,
-        containers: Containers,
-        mountings: Mountings | None,
-        broker: Broker,
-        server: Server,
-        ender: Ender,
-        store: Store,
-        folders: Folders,
-        home: Path,
-    ) -> None:
-        self._containers = containers
-        self._mountings = mountings
-        self._broker = broker
-        self._server = server
-        self._ender = ender
-        self._store = store
-        self._logs, self._copies = home / "logs", home / "copies"
-        self._folders = folders
+    def __init__(self, shared: SharedParts, containers: Containers, ender: Ender, folders: Folders) -> None:
+        self._mountings, self._broker = shared.engine.mountings, shared.broker
+        self._server, self._store = shared.server, shared.store
+        self._containers, self._ender, self._folders = containers, ender, folders
+        self._logs, self._copies = shared.home / "logs", shared.home / "copies"
         self._known: dict[str, Known] = {}  # Docker's ID of a mounting → whose it is
         self._under_way: dict[str, asyncio.Task[Path]] = {}
         self._unanswered: set[str] = set()  # mountings that the database may have, and whose commit had no answer
         self._places = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._began = clock.wall()
-        if mountings is not None:
-            mountings.told = self._found_out
+        if self._mountings is not None:
+            self._mountings.report_to(self._found_out)
 
     # ---- over a restart ----
 

@@ -17,16 +17,17 @@ from pathlib import Path
 
 from django.conf import settings
 
+from scheduler.card.turns import TurnPlayer
 from scheduler.containers.ending import Ender
 from scheduler.containers.life import Containers
-from scheduler.engines.base import Engine, EngineError
-from scheduler.gpus import Reading
+from scheduler.engines.base import EngineError
+from scheduler.engines.outfit import Outfit
+from scheduler.gpus import Gpus, Reading
 from scheduler.plugin.driver import NOT_YET, VolumeDriver
 from scheduler.plugin.folders import Folders
 from scheduler.plugin.mounts import Mounts
 from scheduler.plugin.protocol import PluginServer
-from scheduler.sessions.broker import Broker
-from scheduler.sessions.server import Server
+from scheduler.shared import SharedParts
 from scheduler.store import Store
 
 ANNOUNCED_EVERY = 10.0  # seconds; a Swarm's node tells its managers of what it has every 20
@@ -35,8 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Plugin:
-    def __init__(self, store: Store, home: Path) -> None:
-        self._store, self._home = store, home
+    def __init__(self, home: Path, gpus: Gpus, store: Store) -> None:
         self._folders = Folders(home / "mounted", settings.GPUSHARE_BUILD / "libgpushare.so")
         self._driver = VolumeDriver(store, self._folders)
         self._server = PluginServer(Path(settings.GPUSHARE_PLUGIN_SOCKET), self._driver.call)
@@ -51,11 +51,11 @@ class Plugin:
         if settings.GPUSHARE_ENGINE != "process" and (settings.GPUSHARE_PLUGIN_PEOPLE or self._driver.has_volumes):
             self._begin_serving()
 
-    def meet(self, engine: Engine, containers: Containers, broker: Broker, server: Server, ender: Ender) -> None:
-        self._engine = engine
-        self.mounts = Mounts(
-            containers, engine.mountings, broker, server, ender, self._store, self._folders, self._home
-        )
+    def engine(self, outfit: Outfit) -> None: ...
+
+    def meet(self, shared: SharedParts, containers: Containers, ender: Ender, turns: TurnPlayer) -> None:
+        self._engine = engine = shared.engine
+        self.mounts = Mounts(shared, containers, ender, self._folders)
         self._closing.push_async_callback(self.mounts.close)
         self._served = engine.in_swarm or bool(settings.GPUSHARE_PLUGIN_PEOPLE)
         if self._served and engine.mountings is None:

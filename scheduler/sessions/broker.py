@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from scheduler import clock
 from scheduler.core import arbiter
@@ -48,16 +49,21 @@ from scheduler.sessions.waits import Waits
 from scheduler.sessions.wire import CODES, Code, Frame, Type
 
 
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is called, in the loop's thread, before the next message is read."""
+
+    changed: Callable[[str], None]  # a container's memory or waiting has changed
+    answered: Callable[[Tenant], None]  # fewer of its calls are open
+    restore: Callable[[str], None]  # there is room for all that a container had
+    give_way: Callable[[GiveWay], None]  # one is to be moved out
+    took: Callable[[float], None]  # seconds that a decision took
+
+
 class Broker:
     """Knows every tenant and session, and the arbiter's state. `contexts`: GPU → what a CUDA context takes there."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        contexts: Mapping[str, int],
-        state: State,
-        changed: Callable[[str], None],
-    ) -> None:
+    def __init__(self, journal: Journal, contexts: Mapping[str, int], state: State, listeners: Listeners) -> None:
         self.state = state
         self.tenants: dict[str, Tenant] = {}
         self.sessions: dict[int, Session] = {}
@@ -65,15 +71,12 @@ class Broker:
         self.pressed: set[str] = set()
         self.unseen: set[int] = set()  # processes that the take-over could not look at yet: they may have a page
         self.contexts = contexts
-        self.changed = changed  # called with the container whose memory or waiting has changed
-        self.answered: Callable[[Tenant], None] = lambda tenant: None  # fewer of its calls are open
-        self.restore: Callable[[str], None] = lambda container: None  # called once there is room for all it had
-        self.give_way: Callable[[GiveWay], None] = lambda told: None  # one is to be moved out
-        self.took: Callable[[float], None] = lambda seconds: None  # called with what each decision took
+        self.changed = listeners.changed
+        self._to = listeners
         self.records = Records(journal, lambda: self.state.policy, self.now)
         self._later: deque[Event] = deque()
         self._telling = False
-        self.waits = Waits(self.tenants, lambda: self.state, self.records, self.now, changed, self._later.append)
+        self.waits = Waits(self.tenants, lambda: self.state, self.records, self.now, self.changed, self._later.append)
 
     @staticmethod
     def now() -> float:
@@ -94,7 +97,7 @@ class Broker:
                 self._decide(self._later.popleft(), effects)
         finally:
             self._telling = False
-        self.took(time.perf_counter() - begun)
+        self._to.took(time.perf_counter() - begun)
         return effects
 
     def ask(self, event: Event) -> Refused | None:
@@ -121,9 +124,9 @@ class Broker:
                     waited = self.waits.gone_on(tenant)
                     self.records.suspended(tenant, self.sessions[session], effect, waited)
                 case Restore(container):
-                    self.restore(container)
+                    self._to.restore(container)
                 case GiveWay():
-                    self.give_way(effect)
+                    self._to.give_way(effect)
                 case Admitted() | Refused():
                     pass  # the answer to whoever asked
         if self.state.waiting is not waiting:
@@ -164,7 +167,7 @@ class Broker:
         tenant = self.tenants[session.container]
         if serial in session.asked:
             tenant.open_calls -= 1
-            self.answered(tenant)
+            self._to.answered(tenant)
         return session.asked.pop(serial, None)
 
     def _granted_back(self, grant: Granted) -> None:

@@ -7,13 +7,12 @@ looked at or closed here (closer.py). One connection's bad manners close that co
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import struct
 from collections import deque
-from dataclasses import dataclass
 from typing import Protocol
 
+from scheduler.proc import Peer
 from scheduler.sessions.closer import Closer
 from scheduler.sessions.rota import Rota
 from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, pack
@@ -22,25 +21,6 @@ from shim.binding import EXHAUSTED
 READ_SIZE = 64 * FRAME_SIZE
 UNSENT_LIMIT = 64  # frames beyond the hundreds that the kernel keeps; a process that reads nothing is broken
 MOST_PASSED = 253  # descriptors with one message (SCM_MAX_FD of Linux); what there is no room for, the kernel closes
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The process at the other end, as the kernel tells it. `pidfd` belongs to the connection.
-
-    `sure`: it is of who connected. Before Linux 6.5 it may be of who had the pid by then.
-    """
-
-    pid: int
-    uid: int
-    pidfd: int
-    sure: bool = True
-
-    def has_ended(self) -> bool:
-        """Its connection may live on in another process, while its pid is somebody else's."""
-        end = select.poll()
-        end.register(self.pidfd, select.POLLIN)
-        return bool(end.poll(0))
 
 
 class Handler(Protocol):
@@ -78,8 +58,7 @@ class Connection:
     """
 
     def __init__(self, house: House, container: str, sock: socket.socket, peer: Peer, patience: float) -> None:
-        self.container = container
-        self.peer = peer
+        self.container, self.peer = container, peer
         self.open = True
         self.greeted = False
         self._house = house

@@ -47,11 +47,7 @@ class Sessions:
         owns: Callable[[str, int], bool],
         died: Callable[[Session], None],
     ) -> None:
-        self._broker = broker
-        self._roster = roster
-        self._grants = grants
-        self._owns = owns
-        self._died = died
+        self._broker, self._roster, self._grants, self._owns, self._died = broker, roster, grants, owns, died
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
         self._heirs: dict[int, list[Callable[[], None]]] = {}
@@ -61,7 +57,6 @@ class Sessions:
         self._ids = itertools.count(1)
         self._since = int(clock.boot() * os.sysconf("SC_CLK_TCK"))
         self._budgets = settings.GPUSHARE_BUDGETS
-        broker.answered = self._answered
 
     def hello(self, connection: Connection, frame: Frame) -> None:
         tenant = self._broker.tenants.get(connection.container)
@@ -262,7 +257,7 @@ class Sessions:
         else:
             self._broker.need(session, frame.serial, gpu, frame.bytes, connection)
 
-    def _answered(self, tenant: Tenant) -> None:
+    def answered(self, tenant: Tenant) -> None:
         """There may be room for another call of this container: whoever has waited longest is heard."""
         held = self._held.get(tenant.id)
         if held and tenant.open_calls < self._budgets.needs:
@@ -276,7 +271,7 @@ class Sessions:
         for container, held in list(self._held.items()):
             for session in {self._connections[connection] for connection in held}:
                 self._broker.collect(session)
-            self._answered(self._broker.tenants[container])
+            self.answered(self._broker.tenants[container])
 
     def closed(self, connection: Connection) -> None:
         session = self._connections.pop(connection, None)

@@ -24,8 +24,7 @@ class Reaper:
     """`gone` is called once for each session that was added, when nothing of it is left on its GPUs."""
 
     def __init__(self, gpus: Gpus, gone: Callable[[Session], None]) -> None:
-        self._gpus = gpus
-        self._gone = gone
+        self._gpus, self._gone = gpus, gone
         self._dying: dict[Session, float] = {}
         self._more = asyncio.Event()
 

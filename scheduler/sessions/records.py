@@ -34,9 +34,7 @@ class Records:
     """`policy` tells which one decides now. Sizes are bytes, times seconds."""
 
     def __init__(self, journal: Journal, policy: Callable[[], str], now: Callable[[], float]) -> None:
-        self._journal = journal
-        self._policy = policy
-        self._now = now
+        self._journal, self._policy, self._now = journal, policy, now
         self._paces: dict[str, Pace] = {}  # container → its events a second
         self._a_second = settings.GPUSHARE_BUDGETS.events_a_second
         self.sums = Sums(settings.GPUSHARE_BUDGETS.rejections_seconds, self._more)

@@ -28,8 +28,7 @@ class Rota:
     """`a_second`: messages of one container."""
 
     def __init__(self, a_second: float, clock: Callable[[], float] = clock.monotonic) -> None:
-        self._a_second = a_second
-        self._clock = clock
+        self._a_second, self._clock = a_second, clock
         self._work: dict[str, deque[Work]] = {}
         self._round: deque[str] = deque()  # containers with work and with budget left
         self._budgets: dict[str, Pace] = {}

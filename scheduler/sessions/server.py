@@ -18,17 +18,16 @@ import os
 import resource
 import shutil
 import socket
-import struct
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from django.conf import settings
 
-from scheduler import clock
+from scheduler import clock, proc
 from scheduler.pace import Pace
 from scheduler.sessions.closer import Closer
-from scheduler.sessions.connection import Connection, Handler, Peer
+from scheduler.sessions.connection import Connection, Handler
 from scheduler.sessions.rota import Rota
 from shim.binding import EXHAUSTED
 from web.logs import ById
@@ -41,7 +40,6 @@ PAUSE_SECONDS = 0.1  # in which nobody is accepted when there are too few
 BACKLOG = 1024
 EACH_TAKES = 4  # descriptors of a connected process: connection, page, and a pidfd for each of connection and session
 MOST_CLOSING = 64  # descriptors of a container that wait to be closed; until then nobody else of it is let in
-SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module yet
 SO_PASSRIGHTS = 83  # Linux 6.16
 
 
@@ -49,9 +47,7 @@ class Server:
     """All sockets of this host. `folder` is entered by nobody but the scheduler and the engine's mounts."""
 
     def __init__(self, folder: Path, handler: Handler, clock: Callable[[], float] = clock.monotonic) -> None:
-        self.folder = folder
-        self.handler = handler
-        self._clock = clock
+        self.folder, self.handler, self._clock = folder, handler, clock
         self._listeners: dict[str, socket.socket] = {}
         self._connections: dict[str, set[Connection]] = {}
         self._complaints: dict[str, int] = {}
@@ -225,7 +221,7 @@ class Server:
         arrivals.take(now)
         sock.setblocking(False)
         try:
-            peer = _peer(sock)
+            peer = proc.peer(sock)
         except OSError as error:
             self.complain(container, f"connection not accepted: {error}")
             self._close(container, sock)
@@ -296,18 +292,3 @@ def _short(directory: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"
     finally:
         os.close(fd)
-
-
-def _peer(sock: socket.socket) -> Peer:
-    """Raises OSError if the process has gone already or is outside this PID namespace."""
-    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    if pid <= 0:
-        raise ProcessLookupError(errno.ESRCH, "its process is not in the scheduler's PID namespace")
-    try:
-        pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
-        os.set_inheritable(pidfd, False)
-    except OSError as error:
-        if error.errno != errno.ENOPROTOOPT:
-            raise
-        return Peer(pid, uid, os.pidfd_open(pid), sure=False)
-    return Peer(pid, uid, pidfd)

@@ -31,8 +31,7 @@ class Sums:
     """`tell` is called with the kind, how many calls there were and the bytes of the largest."""
 
     def __init__(self, period: float, tell: Callable[[SumKind, int, int], None]) -> None:
-        self.period = period
-        self._tell = tell
+        self.period, self._tell = period, tell
         self._sums: dict[SumKind, Sum] = {}
 
     def count(self, kind: SumKind, size: int, now: float) -> bool:

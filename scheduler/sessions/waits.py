@@ -28,12 +28,8 @@ class Waits:
         changed: Callable[[str], None],
         later: Callable[[Event], None],
     ) -> None:
-        self._tenants = tenants
-        self._state = state
-        self._records = records
-        self._now = now
-        self._changed = changed
-        self._later = later
+        self._tenants, self._state, self._records, self._now = tenants, state, records, now
+        self._changed, self._later = changed, later
         self._order: tuple[str, ...] = ()  # by an admin; containers leave it when they do not wait any more
         self._waited_lately: set[str] = set()
 

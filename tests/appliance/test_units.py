@@ -92,13 +92,13 @@ def test_a_scheduler_that_cannot_decide_is_silent() -> None:
 import os, django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings"); django.setup()
 import asyncio
-from scheduler import notify, worker
+from scheduler import notify, parts, worker
 class Broken:
     def now(self): return 0.0
     def tell(self, event): raise RuntimeError("it cannot decide")
 scheduler = worker.Scheduler(); scheduler.broker = Broken()
 async def main():
-    await asyncio.wait_for(worker._keep_going(scheduler._prove), 2.5)
+    await asyncio.wait_for(parts.Part("systemd", scheduler.prove, every=notify.watchdog() / 4).keep_going(), 2.5)
 try: asyncio.run(main())
 except TimeoutError: notify.tell("END")
 """

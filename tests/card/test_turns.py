@@ -237,7 +237,7 @@ async def test_nobody_is_forgotten_who_is_let_go_while_being_stopped(
         CardHelper(card.env()),
     )
     lost = asyncio.Event()
-    guardian.lost = lambda why: lost.set()
+    guardian.report_loss(lambda why: lost.set())
     await guardian.watch([])
     await calls.prepare(2)
     slow = calls._idle[-1]

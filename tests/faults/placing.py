@@ -172,10 +172,10 @@ def of_files() -> None:
 
     speaks = property(lambda _: Files() if settings.GPUSHARE_NODE != SECOND and SWARM.exists() else None)
     ProcessEngine.placer = speaks  # type: ignore[assignment]
-    together = Scheduler._put_together
+    together = Scheduler.put_together
 
-    def put_together(self: Scheduler) -> None:
-        together(self)
+    def put_together(self: Scheduler, policy: str) -> None:
+        together(self, policy)
         if settings.GPUSHARE_NODE == SECOND:
             run, taking = self.plugin.run, Taking(self)
 
@@ -184,4 +184,4 @@ def of_files() -> None:
 
             self.plugin.run = both  # type: ignore[method-assign]
 
-    Scheduler._put_together = put_together  # type: ignore[method-assign]
+    Scheduler.put_together = put_together  # type: ignore[method-assign]

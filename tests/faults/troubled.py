@@ -133,10 +133,9 @@ def nobody_computes() -> None:
 def often() -> None:
     """What is done each minute, or every few seconds, is done while a play lasts."""
     from scheduler.card import turns
-    from scheduler.containers import leftovers
-    from scheduler.monitors import housekeeping
+    from scheduler.parts import PERIODS
 
-    housekeeping.EVERY, leftovers.LOOK_EVERY, turns.HUNG_FOR = 2.0, 1.0, 1.0
+    PERIODS["housekeeping"], PERIODS["leftovers"], turns.HUNG_FOR = 2.0, 1.0, 1.0
 
 
 def stepping_clock() -> None:
@@ -160,10 +159,10 @@ def faster(factor: float) -> None:
     from django.db.models.functions import Now
     from django.utils import timezone
 
-    import scheduler.worker
     from scheduler import clock
-    from scheduler.monitors import housekeeping, measure
+    from scheduler.monitors import measure
     from scheduler.monitors.turns import shares
+    from scheduler.parts import PERIODS
     from web.models import hosts
     from web.services import issuing
 
@@ -176,10 +175,12 @@ def faster(factor: float) -> None:
     # Whether a scheduler lives is told by the database's clock.
     Now.as_sqlite = lambda *_, **__: ("STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', %s, 'unixepoch')", [ahead()])
     for module, name in (
-        (measure, "PERIOD"), (measure, "AGAIN"), (housekeeping, "EVERY"), (scheduler.worker, "SIGN_OF_LIFE"),
+        (measure, "PERIOD"), (measure, "AGAIN"),
         (shares, "LATELY"),  # it keeps what each look has measured for so long
     ):  # fmt: skip
         setattr(module, name, getattr(module, name) / factor)
+    for part in ("housekeeping", "sign of life"):
+        PERIODS[part] /= factor
     hosts.SIGN_OF_LIFE = issuing.SIGN_OF_LIFE = factor * hosts.SIGN_OF_LIFE
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.engines.base import EngineError
-from scheduler.engines.kubernetes import freezer
-from scheduler.engines.kubernetes.freezer import Freezer
+from scheduler.kubernetes import freezer
+from scheduler.kubernetes.freezer import Freezer
 
 POD = "kubepods/pod1"
 

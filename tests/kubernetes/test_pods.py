@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 
-from scheduler.engines.kubernetes.engine import MEMORY_STAYS
+from scheduler.kubernetes.engine import MEMORY_STAYS
 from tests.kubernetes.cluster.api_server import CLAIMS, EVICTING, PODS, RIGHTS
 from tests.kubernetes.cluster.pods import another
 from tests.kubernetes.conftest import Lab

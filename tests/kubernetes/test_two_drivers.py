@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scheduler.engines.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes import node
 from scheduler.kubernetes.kubelet.server import KubeletServer
 from scheduler.kubernetes.kubelet.sockets import CannotServe
@@ -22,9 +22,9 @@ async def second(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """With a home of its own, and another database: it knows of nothing."""
     monkeypatch.setattr(node, "TRIES_AGAIN", 0.2)
     up = lab.up
-    (tmp_path / "kubernetes").mkdir()
-    found = Node(up.store, up.gpus, tmp_path, lambda: up.broker.state, lambda gpu: "turns")
-    found.meet(KubernetesEngine(lab.node._engine.outfit), up.containers, up.broker, up.server, up.ender)
+    found = Node(tmp_path, up.gpus, up.store)
+    found.engine(lab.node._engine.outfit)
+    found.meet(replace(up.shared, home=tmp_path), up.containers, up.ender, up.turns)
     return found
 
 

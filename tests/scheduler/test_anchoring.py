@@ -8,6 +8,7 @@ import pytest
 from django.core.management import call_command
 
 from scheduler.monitors import anchoring
+from scheduler.parts import PERIODS
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
 from web import audit
@@ -28,7 +29,7 @@ async def told(*, wrong: bool) -> str:
 async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
     host: Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anchoring, "EVERY", 0.05)
+    monkeypatch.setitem(PERIODS, "audit anchor", 0.05)
     monkeypatch.setattr(anchoring, "TOLD_EVERY", 0.05)
 
     def record() -> tuple[int, str]:

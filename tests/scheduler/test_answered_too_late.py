@@ -17,6 +17,7 @@ from django.db import OperationalError
 
 from scheduler.engines.base import EngineAway, Launch, Sighting
 from scheduler.engines.docker.engine import DockerEngine
+from scheduler.parts import PERIODS
 from tests.support.dockerd import build_image, docker_api, dockerd
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, a_host, query
@@ -35,7 +36,7 @@ async def host(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Host]:
-    monkeypatch.setattr("scheduler.containers.leftovers.LOOK_EVERY", 0.05)
+    monkeypatch.setitem(PERIODS, "leftovers", 0.05)
     address = request.getfixturevalue("dockerd").address if request.param == "docker" else ""
     if address:
         client = docker.APIClient(address, version="auto")

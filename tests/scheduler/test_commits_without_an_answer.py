@@ -13,7 +13,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import DatabaseError, OperationalError
 
-from scheduler import worker
+from scheduler import parts
 from scheduler.plugin import mounts
 from scheduler.store import write_behind
 from tests.support.eventually import eventually
@@ -81,7 +81,7 @@ async def test_it_comes_to_nothing_once_the_database_answers_again(host: Host, m
 
 async def test_it_comes_to_nothing_although_the_host_let_nobody_ask_the_database(host: Host, monkeypatch) -> None:
     unanswered(monkeypatch, mounting, "mount", lambda *_: True)
-    monkeypatch.setattr(worker, "RESTART", 0.05)
+    monkeypatch.setattr(parts, "RESTART", 0.05)
     call_off, failures = host.up.store.volumes.call_off, iter([RuntimeError("can't start new thread")])
 
     async def failing(*arguments: str) -> None:

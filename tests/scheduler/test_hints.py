@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from scheduler import worker
-from scheduler.worker import Scheduler
+from scheduler import hints
 
 
 class Broken:
@@ -17,12 +15,8 @@ class Broken:
 
 
 async def test_nothing_stays_behind_of_a_channel_layer_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "get_channel_layer", Broken)
-    scheduler = Scheduler()
-    for name in ("commands", "relay"):
-        setattr(scheduler, name, SimpleNamespace(wake=lambda: None))
-    scheduler.store = SimpleNamespace(channel="scheduler.here")  # type: ignore[assignment]
+    monkeypatch.setattr(hints, "get_channel_layer", Broken)
     before = asyncio.all_tasks()
     with pytest.raises(Exception, match=r"Redis|unhandled"):
-        await scheduler._listen_to_hints()
+        await hints.listen("scheduler.here", heard=lambda: None, relayed=lambda: None)
     assert asyncio.all_tasks() == before

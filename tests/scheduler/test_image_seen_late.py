@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from django.db import OperationalError
 
-from scheduler import worker
+from scheduler import parts
 from scheduler.plugin import mounts
 from scheduler.plugin.folders import Folders
 from scheduler.sessions.tenants import Tenant
@@ -67,7 +67,7 @@ async def test_the_plugin_failed_and_began_again_while_the_database_was_away(
 ) -> None:
     """It looks at the folders, and the host may have no descriptor left for that."""
     monkeypatch.setattr(mounts, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(worker, "RESTART", 0.05)
+    monkeypatch.setattr(parts, "RESTART", 0.05)
     await host.start()
     require, left_by, away = volumes._require_image, Folders.left_by, [True]
     failed, looked = asyncio.Event(), asyncio.Event()

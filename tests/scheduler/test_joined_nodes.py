@@ -260,9 +260,10 @@ from uuid import uuid4
 from django.contrib.auth.models import Group, User
 from web.models import Gpu, Node
 from web.services import claiming
+from web.spec.requests import LaunchSpec
 node = Node.objects.get(name="gpu2")
 gpu = Gpu.objects.get(node=node)
-spec = __import__("scheduler.kubernetes.claims").kubernetes.claims.usual()
+spec = LaunchSpec.parse({"image": "any"})
 asked = claiming.Claimed(uuid4(), str(uuid4()), "", "memory-1", {gpu.uuid: 100 << 20}, spec)
 made = claiming.claim(node.pk, asked)
 pods = [{"name": "train", "uid": "1", "account": "admin", "containers": ["main"]}]

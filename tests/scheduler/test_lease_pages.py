@@ -209,7 +209,7 @@ def test_process_that_takes_while_its_page_is_brought_up_to_date_stops_nothing(
         return lease.granted - lease.headroom
 
     monkeypatch.setattr(Lease, "used", property(taking))
-    Broker(Mock(), {}, State(), lambda container: None).show(tenant, [session])
+    Broker(Mock(), {}, State(), Mock()).show(tenant, [session])
     assert page[0].elsewhere == 0
 
 

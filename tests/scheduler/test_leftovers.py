@@ -15,6 +15,7 @@ from django.utils import timezone
 from scheduler.containers.life import Containers
 from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
 from scheduler.engines.process.engine import ProcessEngine
+from scheduler.parts import PERIODS
 from scheduler.sessions.tenants import Tenant
 from scheduler.store.records import Records
 from tests.support.eventually import eventually
@@ -66,7 +67,7 @@ async def test_what_runs_though_its_launch_was_refused_is_ended(host: Host) -> N
 
 
 async def test_one_that_cannot_be_ended_keeps_no_other_refused_launch_running(host: Host, monkeypatch: Any) -> None:
-    monkeypatch.setattr("scheduler.containers.leftovers.LOOK_EVERY", 0.05)
+    monkeypatch.setitem(PERIODS, "leftovers", 0.05)
     launched = [await host.launch("sleep", "600") for _ in range(2)]
     held = str(launched[0].pk)
     await host.stop()
@@ -97,7 +98,7 @@ async def test_launch_that_this_scheduler_has_refused_is_ended_while_the_databas
     host: Host, monkeypatch: Any, asked: str
 ) -> None:
     """What has ended is seen meanwhile as well."""
-    monkeypatch.setattr("scheduler.containers.leftovers.LOOK_EVERY", 0.05)
+    monkeypatch.setitem(PERIODS, "leftovers", 0.05)
     launch, noted = host.up.engine.launch, asyncio.Event()
 
     async def late(*arguments: Any) -> None:
@@ -180,8 +181,8 @@ async def test_end_that_could_not_be_taken_in_is_not_lost_and_holds_nobody_up(
     host: Host, monkeypatch, times: int
 ) -> None:
     """The engine tells it once."""
-    monkeypatch.setattr("scheduler.containers.leftovers.LOOK_EVERY", 0.2)
-    monkeypatch.setattr("scheduler.worker.RESTART", 600.0)  # what follows the engine is not to start again
+    monkeypatch.setitem(PERIODS, "leftovers", 0.2)
+    monkeypatch.setattr("scheduler.parts.RESTART", 600.0)  # what follows the engine is not to start again
     container, other = await host.launch("sleep", "600"), await host.launch("sleep", "600")
     end, failures = Containers._ended, iter(range(times))
 

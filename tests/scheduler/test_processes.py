@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.sessions import lease_pages, server
-from scheduler.sessions.connection import Peer
+from scheduler import proc
+from scheduler.proc import Peer
+from scheduler.sessions import lease_pages
 from shim.binding import WIRE_VERSION, Frame, Type
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, MIB, ROOT, Host
@@ -308,7 +309,7 @@ async def test_where_the_kernel_does_not_say_who_connected_a_process_of_another_
     victim = await host.launch("sh", "-c", "echo $$; exec sleep 600")
     await host.says(victim, "\n")
     pids = iter([int(host.log(victim)), os.getpid()])
-    monkeypatch.setattr(server, "_peer", lambda _: Peer(pid := next(pids), 0, os.pidfd_open(pid), sure=False))
+    monkeypatch.setattr(proc, "peer", lambda _: Peer(pid := next(pids), 0, os.pidfd_open(pid), sure=False))
     believed = host.up.broker.tenants[str(mine.pk)].sessions
     first = await asyncio.to_thread(Raw, directory)
     first.send(Frame(Type.HELLO, code=WIRE_VERSION))

@@ -15,7 +15,7 @@ import pytest
 from django.utils import timezone
 
 from scheduler.containers import takeover
-from scheduler.monitors.time_limits import LOOK_EVERY
+from scheduler.parts import PERIODS
 from scheduler.sessions import lease_pages
 from scheduler.starting import AlreadyRunning, only_one
 from tests.support.eventually import eventually
@@ -303,6 +303,6 @@ async def test_warning_that_its_time_is_nearly_over_is_told_once(host: Host) -> 
     await host.stop()
     await query(Container.objects.filter(pk=container.pk).update, started_at=began)
     await host.start()
-    await asyncio.sleep(3 * LOOK_EVERY)  # a warning that does not come
+    await asyncio.sleep(3 * PERIODS["time limits"])  # a warning that does not come
     await host.up.store.flush()
     assert len(await host.events(container, "warned")) == 1

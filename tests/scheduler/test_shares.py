@@ -12,8 +12,8 @@ import pytest
 from django.utils import timezone
 
 from scheduler.gpus import Reading
+from scheduler.gpus.sampling import Busyness, Sampling
 from scheduler.monitors.turns.shares import Part, Shares
-from scheduler.sampling import Busyness, Sampling
 from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, Host, on_card, query
@@ -32,8 +32,7 @@ class Desk:
         self.tenants = {name: Tenant(name, name, {GPU: 1}) for name in names}
         self.claims: dict[str, dict[str, Any]] = {}
         self.counted: dict[str, tuple[float, float]] = {}
-        self.shares = Shares(self, self)  # type: ignore[arg-type]
-        self.shares.standing = self._standing
+        self.shares = Shares(self, self, self._standing)  # type: ignore[arg-type]
 
     def now(self) -> float:
         return self.at

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from scheduler.monitors import status_publisher
+from scheduler.parts import PERIODS
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, MIB, Host, query
 from web.models import Claim
@@ -51,4 +51,4 @@ async def test_who_changes_all_the_time_does_not_keep_another_from_being_shown(h
     ids = [str(each.pk) for each in made]
     await eventually(lambda: all(id_ in report._told for id_ in ids))
     assert list(report._told)[-3:] == [id_ for id_ in report._told if id_ in ids]
-    assert status_publisher.GLANCE <= 0.1
+    assert PERIODS["use inside leases"] <= 0.1

@@ -111,23 +111,25 @@ class CardModel:
 
     def release(self, pids: set[int]) -> None: ...
 
+    def report_loss(self, lost: Callable[[str], None]) -> None: ...
+
 
 class Scene:
     """A card in turns, and who takes them by these weights; pids count from 1."""
 
     def __init__(self, weights: list[int], drain: float) -> None:
         self.card = CardModel(len(weights), drain)
-        self._player = TurnPlayer(self.card, self.card, Rules(cycle=1.0))  # type: ignore[arg-type]
+        self._player = TurnPlayer(self.card, self.card, Rules(cycle=1.0), lambda id_: self._computing.pids(id_))  # type: ignore[arg-type]
         self.tenants = tenants = {}
         for pid, weight in enumerate(weights, start=1):
             its = tenants[str(pid)] = Tenant(str(pid), str(pid), {GPU: 1}, compute_weight=weight, started_at=1.0)
             its.sessions = {pid: SimpleNamespace(pid=pid, ended=False)}  # type: ignore[dict-item]
-        self._rounds = computing.Computing(Watched(), SimpleNamespace(tenants=tenants), self._player)  # type: ignore[arg-type]
+        self._computing = computing.Computing(Watched(), SimpleNamespace(tenants=tenants), self._player, print)  # type: ignore[arg-type]
 
     async def play(self, what: Callable[[Scene], Coroutine[Any, Any, T]]) -> T:
         await self._player.start({GPU: Mode.TURNS})
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(work) for work in (self.card.run(), self._rounds.run())]
+            running = [group.create_task(work) for work in (self.card.run(), self._computing.run())]
             await asyncio.sleep(SETTLES)
             answer = await what(self)
             for task in running:
@@ -223,8 +225,8 @@ def test_a_pid_that_has_ended_is_its_containers_until_another_has_it() -> None:
     one, two = scene.tenants["1"], scene.tenants["2"]
     one.sessions = {}
     one.note_gone([1], 100.0)
-    assert scene._rounds._owners(101.0) == {1: "1", 2: "2"}
+    assert scene._computing._owners(101.0) == {1: "1", 2: "2"}
     two.sessions[1] = SimpleNamespace(pid=1, ended=False)
-    assert scene._rounds._owners(101.0) == {1: "2", 2: "2"}
+    assert scene._computing._owners(101.0) == {1: "2", 2: "2"}
     two.sessions = {}
-    assert scene._rounds._owners(200.0) == {}
+    assert scene._computing._owners(200.0) == {}

@@ -9,7 +9,7 @@ import time
 import pytest
 from django.utils import timezone
 
-from scheduler.monitors import using
+from scheduler.parts import PERIODS
 from tests.support.eventually import PATIENCE
 from tests.support.host import MIB, Host, query
 from web.history import samples
@@ -63,4 +63,4 @@ async def test_an_engine_that_cannot_look_leaves_the_last_word_out_of_the_sample
     host.up.engine.uses = lambda ids: {}  # type: ignore[method-assign]
     await host.up.using.look()
     assert host.up.using.now == {}
-    assert using.EVERY <= 2
+    assert PERIODS["use of the host"] <= 2

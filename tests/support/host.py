@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,6 +115,7 @@ class Host:
     workload = BUILD / "workload"
     image = "local"
     programs = BUILD
+    given: Mapping[str, Any] = {}  # to its scheduler, in place of this machine's
 
     @property
     def up(self) -> Scheduler:
@@ -122,7 +123,7 @@ class Host:
         return self.scheduler
 
     async def start(self) -> Scheduler:
-        self.scheduler, self._stop = Scheduler(), asyncio.Event()
+        self.scheduler, self._stop = Scheduler(**self.given), asyncio.Event()
         self._run = asyncio.create_task(self.scheduler.run(self._stop))
         started = asyncio.create_task(self.scheduler.started.wait())
         await asyncio.wait([started, self._run], return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)

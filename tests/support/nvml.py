@@ -1,4 +1,4 @@
-"""NVML's word on who computes, as an H200's driver (580) was seen to give it; see scheduler/sampling.py."""
+"""NVML's word on who computes, as an H200's driver (580) was seen to give it; see scheduler/gpus/sampling.py."""
 
 from __future__ import annotations
 

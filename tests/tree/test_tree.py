@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.plugins import PLUGINS
 from tests.tree import c, python
 from tests.tree.__main__ import MOST, faults
 from tests.tree.circles import circles
@@ -24,6 +25,17 @@ def plant(root: Path, **sources: str) -> None:
 
 def test_this_tree_has_no_circle_and_no_crowded_folder():
     assert faults(ROOT) == []
+
+
+def test_nothing_imports_a_plug_in():
+    """Its folder can be deleted: it is found by name alone."""
+    for folder in (path.rpartition(".")[0].rpartition(".")[0].replace(".", "/") for path in PLUGINS.values()):
+        own = (f"{folder}/", f"tests/{folder.rpartition('/')[2]}/")
+        modules = python.graph(ROOT).items()
+        assert any(name.startswith(folder) for name, _ in modules)
+        assert not {
+            name for name, asked in modules if not name.startswith(own) and any(each.startswith(own) for each in asked)
+        }
 
 
 def test_a_circle_of_python_imports_is_found_wherever_the_statements_stand(tmp_path):

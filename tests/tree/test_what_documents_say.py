@@ -18,7 +18,7 @@ from scheduler.containers import swapping
 from scheduler.core import fair
 from scheduler.engines.docker import options
 from scheduler.engines.docker.versions import HOLES
-from scheduler.monitors import anchoring
+from scheduler.parts import PERIODS
 from web.api.protocol.outcome import ERRORS
 from web.console.frames import FROM_PEOPLE, PAYLOAD_LIMIT, WINDOW, FrameKind
 from web.history import peaks, reports
@@ -99,7 +99,7 @@ def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
 @pytest.mark.parametrize(
     ("name", "sentence", "held", "told"),
     [
-        ("docs/audit.md", "the scheduler brings it up to date each second", anchoring.EVERY, 1),
+        ("docs/audit.md", "the scheduler brings it up to date each second", PERIODS["audit anchor"], 1),
         ("docs/cli.md", "from two runs of a command, whoever launched them", peaks.ENOUGH_OF_A_COMMAND, 2),
         ("docs/cli.md", "else from three runs of yours of the same image", peaks.ENOUGH_OF_A_PERSON, 3),
         ("docs/deciding.md", "has waited ten minutes (less with a high priority", fair.PATIENCE, 600),

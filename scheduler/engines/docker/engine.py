@@ -68,6 +68,7 @@ class DockerSettings:
 
 class DockerEngine:
     name = "docker"
+    memory_stays = ""
 
     def __init__(self, home: Path, outfit: Outfit, settings: DockerSettings) -> None:
         self._home, self._outfit, self._settings = home.resolve(), outfit, settings
@@ -252,6 +253,8 @@ class DockerEngine:
 
     async def resume(self, engine_id: str) -> None:
         await self._act(self._client.api.unpause, engine_id, Condition.RUNNING)
+
+    def require_within(self, id_: str, size: int) -> None: ...
 
     def memory_left(self) -> int | None:
         return self._together.left() if self._together else None

@@ -137,8 +137,7 @@ class Programs:
 
     def __init__(self, api: docker.APIClient, *, toolkit: bool) -> None:
         """`toolkit`: NVIDIA's Container Toolkit works on each container as it begins."""
-        self._api = api
-        self._toolkit = toolkit
+        self._api, self._toolkit = api, toolkit
         self._found: set[Hashable] = set()
 
     def require(

@@ -79,6 +79,7 @@ class ProcessEngine:
     """`programs`: a folder with more of them than the scheduler's own PATH leads to. `log_bytes`: kept of an output."""
 
     name = "process"
+    memory_stays = ""
     in_swarm = False
     mountings = None  # nobody else starts containers with it
     placer = None  # it knows no other host
@@ -86,10 +87,7 @@ class ProcessEngine:
     outdated: Sequence[str] = ()
 
     def __init__(self, home: Path, outfit: Outfit, programs: Path | None = None, *, log_bytes: int = 100 << 20) -> None:
-        self._home = home
-        self._log_bytes = log_bytes
-        self._outfit = outfit
-        self._programs = programs
+        self._home, self._log_bytes, self._outfit, self._programs = home, log_bytes, outfit, programs
         self._changes = Changes()
         self._settling = threading.Lock()
         self._launching: set[str] = set()
@@ -201,6 +199,8 @@ class ProcessEngine:
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         """Nothing to do: this engine sets no limits of host memory."""
+
+    def require_within(self, id_: str, size: int) -> None: ...
 
     def memory_left(self) -> int | None:
         return None

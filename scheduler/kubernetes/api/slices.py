@@ -55,8 +55,7 @@ class Offer:
 
 class Slices:
     def __init__(self, api: Api, node: str) -> None:
-        self._api = api
-        self._node = node
+        self._api, self._node = api, node
         self.name = _slice_name(node)
         self._offers: tuple[Offer, ...] = ()
         self._changed = asyncio.Event()

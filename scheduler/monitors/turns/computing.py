@@ -1,9 +1,10 @@
 """Who computes: NVML's samples of each process, put beside the times in which its container was not locked.
 
-NVML looks at a card a few times a second and names one process each time, whoever was there (scheduler/sampling.py):
-one look says little, and five say who computes. So a container is judged by what it computed of the time that was its
-own (was not locked), over a while that ends with the last sample. Of that, time before a look that met it locked is
-left out: where looks and turns keep step, some are met in none of their turns for long.
+NVML looks at a card a few times a second and names one process each time, whoever was there
+(scheduler/gpus/sampling.py): one look says little, and five say who computes. So a container is judged by what it
+computed of the time that was its own (was not locked), over a while that ends with the last sample. Of that, time
+before a look that met it locked is left out: where looks and turns keep step, some are met in none of their turns for
+long.
 
 - one that rests is never locked. It computes once it has used more of the card than half of what would be its due (a
   quarter, at most), over three seconds, or much of three looks in a row: below that it takes nothing from the others
@@ -32,7 +33,7 @@ from scheduler.card.processes import REMEMBERED
 from scheduler.card.turns import Terms, TurnPlayer
 from scheduler.core.turns import Mode
 from scheduler.gpus import Gpus
-from scheduler.sampling import Work
+from scheduler.gpus.sampling import Work
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.tenants import Tenant
 
@@ -106,16 +107,13 @@ class Computing:
     `escaped` is called with a container that computes although it is stopped.
     """
 
-    def __init__(self, gpus: Gpus, broker: Broker, player: TurnPlayer) -> None:
-        self._gpus = gpus
-        self._broker = broker
-        self._player = player
+    def __init__(self, gpus: Gpus, broker: Broker, player: TurnPlayer, escaped: Callable[[str], None]) -> None:
+        self._gpus, self._broker, self._player = gpus, broker, player
         self._seen: dict[tuple[str, str], Seen] = {}
         self._last: dict[str, float] = {}  # GPU → the end of its last sample
         self._first: dict[int, float] = {}  # process → when a look met it first
         self._used: dict[str, tuple[float, float]] = {}  # who has the turn → when, and processor time by then
-        self.escaped: Callable[[str], None] = lambda container: None
-        player.pids = self.pids
+        self._escaped = escaped
 
     def pids(self, container: str) -> set[int]:
         """Host pids of all its processes that may compute."""
@@ -228,7 +226,7 @@ class Computing:
         seen.escapes = seen.escapes + 1 if part >= ESCAPES else 0
         if seen.escapes == ESCAPED:
             seen.escapes = 0
-            self.escaped(owner)
+            self._escaped(owner)
             self._player.hang(owner, "It went on computing while it was stopped: a process of it lets it go.")
 
     def _glance(self) -> None:

@@ -45,10 +45,8 @@ def together(parts: Iterable[Part]) -> Part:
 class Shares:
     """`standing` tells what the turns have counted for a container on a GPU; None: that GPU has no turns."""
 
-    def __init__(self, broker: Broker, store: Store) -> None:
-        self.standing: Callable[[Tenant, str], Standing | None] = lambda tenant, gpu: None
-        self._broker = broker
-        self._store = store
+    def __init__(self, broker: Broker, store: Store, standing: Callable[[Tenant, str], Standing | None]) -> None:
+        self.standing, self._broker, self._store = standing, broker, store
         self._at: float | None = None
         self._counted: dict[tuple[str, str], tuple[float, float]] = {}
         self._lately: dict[tuple[str, str], deque[tuple[float, Part]]] = {}  # each with when its time began

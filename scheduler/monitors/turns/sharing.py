@@ -21,12 +21,8 @@ class Sharing:
     """`GPUSHARE_COMPUTE` is `turns` or `shared`; what an admin chose for a card goes before."""
 
     def __init__(self, gpus: Gpus, turns: TurnPlayer, computing: Computing, broker: Broker, store: Store) -> None:
-        self._gpus = gpus
-        self._turns = turns
-        self._computing = computing
-        self._broker = broker
+        self._gpus, self._turns, self._computing, self._broker = gpus, turns, computing, broker
         self._store = store
-        turns.told = self._told
 
     async def start(self) -> None:
         """Once all that lives is known. Raises DatabaseError."""
@@ -58,7 +54,7 @@ class Sharing:
         mode = self._turns.mode(gpu)
         self._store.gpu(gpu, compute=mode.value, compute_why=(self._turns.why_not or why)[:500])
 
-    def _told(self, container: str, why: str) -> None:
+    def told(self, container: str, why: str) -> None:
         tenant = self._broker.tenants.get(container)
         if tenant is not None and not tenant.finished:
             tenant.no_turns = why[:500]

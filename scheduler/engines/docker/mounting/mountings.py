@@ -30,12 +30,7 @@ class DockerMountings:
         self._client, self._watch, self._mounted = client, watch, watch.mounted
         self._not_before = 0.0  # on the monotonic clock
 
-    @property
-    def told(self) -> Callable[[str, Mapping[str, Any]], None]:
-        return self._watch.found_out
-
-    @told.setter
-    def told(self, told: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def report_to(self, told: Callable[[str, Mapping[str, Any]], None]) -> None:
         self._watch.found_out = told
 
     @property

@@ -27,8 +27,8 @@ import pynvml
 
 import shim.sim
 from scheduler import clock, threads
-from scheduler.sampling import Busyness, Sampling, Work
-from scheduler.xids import Xids
+from scheduler.gpus.sampling import Busyness, Sampling, Work
+from scheduler.gpus.xids import Xids
 from shim.binding import UUID_SIZE
 from web.sizes import parse_size
 

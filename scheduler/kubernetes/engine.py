@@ -10,26 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Sighting, Use
 from scheduler.engines.changes import Changes
-from scheduler.engines.docker.mounting.runs import Place, folder_of
-from scheduler.engines.kubernetes.freezer import Freezer
+from scheduler.engines.docker.mounting.runs import folder_of, place_of
 from scheduler.engines.outfit import Outfit
+from scheduler.kubernetes.freezer import Freezer
 
 MEMORY_STAYS = "Memory of a pod stays on its card: in host memory it would count as the pod's own."
 UNKNOWN = "Kubernetes has given it back; how its programs ended, kubectl tells."
 
 
-class KubernetesEngine:
-    """A claim's engine id is our id of its container.
+class Claims(Protocol):
+    """What the driver knows of them."""
 
-    Three are the driver's: `end_pods` has the pods of a claim end, with a grace in seconds; `require_within` refuses a
-    quota beyond the claim; `place` is where the folders of the sockets are.
-    """
+    async def end_pods(self, id_: str, grace: float) -> None:
+        """Has the pods of a claim end, with a grace in seconds."""
+
+    def require_within(self, id_: str, size: int) -> None:
+        """Refuses a quota beyond the claim. Raises Problem."""
+
+
+class KubernetesEngine:
+    """A claim's engine id is our id of its container."""
 
     name = "kubernetes"
     in_swarm = False
@@ -38,9 +45,7 @@ class KubernetesEngine:
     away = ""
     outdated: Sequence[str] = ()
     folder: Path | None = None
-    end_pods: Callable[[str, float], Awaitable[None]]
-    require_within: Callable[[str, int], None]
-    place: Place
+    memory_stays = MEMORY_STAYS
 
     def __init__(self, outfit: Outfit) -> None:
         self.outfit = outfit
@@ -49,6 +54,10 @@ class KubernetesEngine:
         self._ends: dict[str, asyncio.Event] = {}
 
     # ---- what the driver tells ----
+
+    def meet(self, claims: Claims, sockets: Path) -> None:
+        """Before anything else. `sockets`: where their folders are."""
+        self._claims, self._place = claims, place_of(sockets)
 
     def prepared(self, id_: str, at: float, *, paused: bool = False) -> None:
         """The kubelet may start programs with it from now on. `at`: seconds since the epoch."""
@@ -127,7 +136,7 @@ class KubernetesEngine:
         ended = self._ends.get(engine_id)
         if ended is None:
             return
-        await self.end_pods(engine_id, grace)
+        await self._claims.end_pods(engine_id, grace)
         with contextlib.suppress(EngineError):  # version 1 of control groups ends nobody who is frozen
             await asyncio.to_thread(self._thaw, engine_id)
         with contextlib.suppress(TimeoutError):
@@ -136,6 +145,9 @@ class KubernetesEngine:
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         raise EngineError(MEMORY_STAYS, code="not_supported")
+
+    def require_within(self, id_: str, size: int) -> None:
+        self._claims.require_within(id_, size)
 
     def memory_left(self) -> int | None:
         return None
@@ -157,7 +169,7 @@ class KubernetesEngine:
 
     def owns(self, engine_id: str, pid: int) -> bool:
         """By the folder that it sees, and not by what that is called: any program may mount one of that name."""
-        return folder_of(pid, self.place) == engine_id
+        return folder_of(pid, self._place) == engine_id
 
     def _see(self, id_: str, condition: Condition) -> None:
         if (last := self._changes.last(id_)) is not None:
@@ -170,7 +182,7 @@ class KubernetesEngine:
         """Blocking. By our id, the processes that see its socket folder."""
         found: dict[str, list[int]] = {}
         for name in os.listdir("/proc"):
-            if name.isdecimal() and (id_ := folder_of(int(name), self.place)):
+            if name.isdecimal() and (id_ := folder_of(int(name), self._place)):
                 found.setdefault(id_, []).append(int(name))
         return found
 

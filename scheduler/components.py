@@ -1,0 +1,182 @@
+"""What a scheduler is made of: every part with what it works with, and the short calls that join several of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from django.conf import settings
+
+from scheduler import clock, notify
+from scheduler.card.access import CardAccess
+from scheduler.card.turns import TurnPlayer
+from scheduler.containers.commands import Actions, Commands
+from scheduler.containers.consoles import Consoles
+from scheduler.containers.consoles.relay import Relay
+from scheduler.containers.dispatcher import Dispatcher
+from scheduler.containers.ending import Ender
+from scheduler.containers.intents import Intents
+from scheduler.containers.launch import Launcher
+from scheduler.containers.leftovers import Leftovers
+from scheduler.containers.life import Containers
+from scheduler.containers.outlook import Outlook
+from scheduler.containers.removal import Removal
+from scheduler.containers.steering import Steering
+from scheduler.containers.swapping import Swapping
+from scheduler.containers.takeover import TakeOver
+from scheduler.core.events import GivingWayChanged, GpuSeen, Ticked
+from scheduler.core.state import GivingWay, Mode, State
+from scheduler.core.turns import Rules
+from scheduler.engines.base import Engine
+from scheduler.engines.host_memory import HostMemory
+from scheduler.gpus import Gpus, Reading
+from scheduler.monitors.activity import Activity
+from scheduler.monitors.anchoring import Anchoring
+from scheduler.monitors.bypass import Bypass
+from scheduler.monitors.contexts import Contexts
+from scheduler.monitors.health import Health
+from scheduler.monitors.housekeeping import Housekeeping
+from scheduler.monitors.idle import Idle
+from scheduler.monitors.measure import Measure
+from scheduler.monitors.samples import History
+from scheduler.monitors.status_publisher import StatusPublisher
+from scheduler.monitors.time_limits import TimeLimits
+from scheduler.monitors.turns.computing import Computing
+from scheduler.monitors.turns.shares import Shares
+from scheduler.monitors.turns.sharing import Sharing
+from scheduler.monitors.using import Using
+from scheduler.monitors.verifying import Verifying
+from scheduler.plugins import Plugin
+from scheduler.sessions.broker import Broker, Listeners
+from scheduler.sessions.grants import Grants
+from scheduler.sessions.processes import Sessions
+from scheduler.sessions.reaper import Reaper
+from scheduler.sessions.roster import Roster
+from scheduler.sessions.server import Server
+from scheduler.shared import SharedParts
+from scheduler.store import Store
+from scheduler.watchdog import Watchdog
+
+
+class Components:
+    """`put_together` makes them, once the cards, the records and the engine are there."""
+
+    home: Path
+    gpus: Gpus
+    store: Store
+    engine: Engine
+    plugin: Plugin
+    card: CardAccess
+    watchdog: Watchdog
+
+    def put_together(self, policy: str) -> None:
+        """Nothing is done yet. What is called before it is made here is called by name, and later."""
+        gpus, engine, store = self.gpus, self.engine, self.store
+        self.broker = broker = Broker(store, gpus.contexts, State(policy=policy), Listeners(
+            changed=lambda container: self.report.changed(container),
+            answered=lambda tenant: self.sessions.answered(tenant),
+            restore=lambda container: self.swapping.come(container),
+            give_way=lambda told: self.swapping.give_way(told),
+            took=store.figures.decisions.note,
+        ))  # fmt: skip
+        self.outlook = Outlook(broker, store)
+        self.report = StatusPublisher(broker, self.outlook, store)
+        self.roster = Roster(broker)
+        self.grants = Grants(self.home / "grants")
+        self.sessions = Sessions(
+            broker, self.roster, self.grants, engine.owns, lambda session: self.reaper.add(session)
+        )
+        self.reaper = Reaper(gpus, self.sessions.gone)
+        self.server = Server(self.home / "sockets", self.sessions)
+        self.shared = shared = SharedParts(self.home, gpus, engine, store, broker, self.roster, self.server)
+        self.consoles = Consoles(engine, broker, self.home)
+        self.relay = Relay(self.home, store.records.relay_orders)
+        self.memory = HostMemory()
+        self.intents = Intents(store)
+        self.dispatcher = Dispatcher(engine.placer, engine, store) if engine.placer else None
+        self.removal = Removal(engine, self.intents, store)
+        self.containers = Containers(shared, self.removal, self.memory)
+        self.take_over = TakeOver(shared, self.containers, self.sessions)
+        self.launcher = Launcher(shared, self.containers, self.consoles, self.intents)
+        self.turns = TurnPlayer(
+            self.card.turns, self.card.guardian, Rules(cycle=settings.GPUSHARE_TURN_CYCLE),
+            pids=lambda container: self.computing.pids(container),
+            told=lambda container, why: self.sharing.told(container, why),
+        )  # fmt: skip
+        self.ender = Ender(shared, self.intents, self.turns)
+        self.swapping = Swapping(
+            shared, self.card.moves, self.turns,
+            end=lambda tenant, reason: self.ender.end(tenant, reason=reason), moved=self.say_who_gives_way,
+        )  # fmt: skip
+        self.plugin.meet(shared, self.containers, self.ender, self.turns)
+        self.bypass = Bypass(self.ender, broker, store)
+        self.computing = Computing(gpus, broker, self.turns, self.bypass.computes_stopped)
+        self.sharing = Sharing(gpus, self.turns, self.computing, broker, store)
+        self.steering = Steering(shared, self.containers, self.swapping, self.turns, self.computing.changed)
+        self.commands = Commands(shared, self.containers, Actions(
+            self.launcher, self.dispatcher, self.steering, self.ender, self.removal, self.sharing.set_mode,
+        ))  # fmt: skip
+        self.housekeeping = Housekeeping(store)
+        self.anchoring = Anchoring(store)
+        self.verifying = Verifying(store)
+        self.health = Health(store, engine)
+        self.time_limits = TimeLimits(self.ender, self.containers, store)
+        self.shares = Shares(broker, store, self.sharing.standing)
+        self.using = Using(engine, broker, store)
+        self.history = History(broker, store, self.shares, self.using)
+        self.idle = Idle(self.intents, broker, store, self.turns.is_stopped)
+        self.activity = Activity(broker, self.home / "habits")
+        self.measure = Measure(shared, self.sessions.end_replaced, self.bypass.look, self._measured)
+        self.contexts = Contexts(gpus, store)
+        self.leftovers = Leftovers(self.containers, self.launcher, self.removal, store)
+        for card in gpus.cards.values():
+            self.broker.tell(GpuSeen(broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
+
+    async def _measured(self, readings: Mapping[str, Reading]) -> None:
+        self.report.show_gpus()
+        self.health.see(self.gpus.cards, readings)
+        self.plugin.see(readings)
+        self.history.write(readings)
+        self.swapping.look()
+        await self.idle.look(readings)
+        await self.activity.look()
+
+    def say_who_gives_way(self) -> None:
+        """To the core, and what that costs as far as it is known."""
+        speeds, minutes = self.swapping.speeds, settings.GPUSHARE_IDLE_MINUTES
+        rule = GivingWay(
+            mode=Mode.OFF if self.swapping.why_not else Mode(settings.GPUSHARE_GIVE_WAY),
+            idle=60 * minutes or math.inf,
+            rotate=60 * settings.GPUSHARE_ROTATE_AFTER,
+            out=speeds.rate("out"),
+            back=speeds.rate("back"),
+            memory=self.swapping.budget,
+        )
+        self.broker.tell(GivingWayChanged(self.broker.now(), rule))
+        self.store.node(moved=dict(speeds.moved))
+
+    def tick(self) -> None:
+        if self.broker.state.waiting:
+            self.broker.tell(Ticked(self.broker.now()))
+            self.sessions.tick()
+        self.broker.records.tick()
+
+    def prove(self) -> None:
+        """systemd's watchdog hears of decisions really made: a loop that turns but cannot decide is started again."""
+        self.broker.tell(Ticked(self.broker.now()))
+        notify.tell("WATCHDOG=1")
+
+    def live(self) -> None:
+        """A sign of life, and everything that changes without a message: use inside leases above all."""
+        late = round(self.watchdog.take_worst(), 3)
+        self.store.node(
+            seen_at=clock.now(), engine_error=self.engine.away[:500], late=late,
+            figures=self.store.figures.told(**self.store.progress(), turns=self.turns.given),
+        )  # fmt: skip
+        self.report.publish()
+        self.memory.look()
+
+    async def follow_engine(self) -> None:
+        async for sighting in self.engine.changes():
+            self.containers.told(sighting)

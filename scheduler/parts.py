@@ -1,0 +1,67 @@
+"""The parts of a scheduler that run in the background: their names, and how often each is called.
+
+What fails is logged and starts again. Standard library only: a part may look its own period up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+ONCE = math.inf
+RESTART = 1.0  # seconds
+
+PERIODS = {
+    "waits": 0.1,  # the precision of max_wait_seconds
+    "use inside leases": 0.1,  # the longest that it goes unnoticed on a page: it sends no message
+    "time limits": 0.5,
+    "sign of life": 1.0,
+    "audit anchor": 1.0,  # so much of the chain's end can be cut off unseen
+    "outlook": 1.0,
+    "use of the host": 2.0,  # the kernel counts in hundredths, and 200 containers cost some milliseconds a look
+    "leftovers": 5.0,
+    "health": 5.0,  # disks and memory change all the time, and each change is written
+    "housekeeping": 60.0,
+}  # part → seconds from the end of one call to the next; the others run until they are cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`after`: seconds until the first call. `every`: instead of what PERIODS says."""
+
+    name: str
+    call: Callable[[], Awaitable[None] | None]
+    after: float = 0.0
+    every: float | None = None
+
+    async def keep_going(self) -> None:
+        await asyncio.sleep(self.after)
+        while True:
+            pause = RESTART
+            try:
+                if (called := self.call()) is not None:
+                    await called
+                if (period := self.every or PERIODS.get(self.name)) is None:
+                    log.error("%s has ended; it starts again", self.name)
+                else:
+                    pause = period
+            except Exception:
+                log.exception("%s failed; it starts again", self.name)
+            await asyncio.sleep(pause)
+
+
+@asynccontextmanager
+async def running(parts: Iterable[Part]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(part.keep_going(), name=part.name) for part in parts]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
