@@ -154,7 +154,7 @@ def test_rows_that_refer_to_what_is_locked_are_written_meanwhile(ada, running, d
         return issuing.issue(*arguments, **words)
 
     monkeypatch.setattr(steering, "issue", issue)
-    monkeypatch.setattr(launching, "issuing", SimpleNamespace(issue=issue, require_scheduler=lambda: None))
+    monkeypatch.setattr(launching, "issuing", SimpleNamespace(issue=issue))
     assert deed(ada, running).done_at is None
 
 

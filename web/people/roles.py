@@ -178,6 +178,7 @@ def require(user: User, deed: Deed) -> None:
 
 def owner_of_launch(user: User, name: str) -> User:
     """Whose a launch is that this user asks for: their own, or by name somebody else's. Raises Problem."""
+    require(user, Deed.LAUNCH)
     if not name or name == user.get_username():
         return user
     if not rights_of(user).serves:

@@ -178,7 +178,6 @@ def forecast(
     A question: it changes nothing and is not recorded. Where a Swarm would choose the node, it is answered already.
     What a launch would be refused for, this is: the user's allowance, and the GPUs that they may use.
     """
-    require_scheduler()
     account = account_of(user)
     where = place(account.limits, gpus, gpu_memory, node, asks=constraints, launches=True)
     account.require(where, priority)

@@ -52,6 +52,8 @@ def place(
     `launches`: it is to be given to a Swarm, if there is one and no node is named: it honours the constraints then.
     Of `limits` only the GPUs count here. Raises a Problem for what can never be, or no node takes now.
     """
+    if here is None:
+        require_scheduler()
     nodes = {node.pk: node for node in ([here] if here else Node.objects.listed())}
     cards = [gpu for gpu in Gpu.objects.filter(present=True) if gpu.node_id in nodes]
     asked, count = _asked(gpus, {card.uuid: card for card in cards})
@@ -60,7 +62,8 @@ def place(
         node = _only_node_of(asked, nodes, node)
     placer = _placer(nodes.values()) if launches and not wanted else None
     asks = () if here or placer else asks
-    asked_for = sites.require_as_asked([node] if node else list(nodes.values()), asks)
+    asked_for = [node] if node else list(nodes.values())
+    asked_for = sites.require_as_asked(asked_for, asks) if asks else asked_for
     allowed = asked or [card for card in cards if limits.gpus is None or card.uuid in limits.gpus]
     there: dict[int, list[Gpu]] = defaultdict(list)
     for card in allowed:

@@ -32,8 +32,6 @@ def tells_a_swarm() -> bool:
 
 def require_as_asked(nodes: Sequence[Node], asks: Sequence[str]) -> list[Node]:
     """Those of which all constraints are so. Problem if there is none, with what to look at."""
-    if not asks:
-        return list(nodes)
     if found := [node for node in nodes if constraints.hold(asks, node.name, node.labels)]:
         return found
     never = [each for each in asks if not any(constraints.hold([each], node.name, node.labels) for node in nodes)]
