@@ -149,6 +149,6 @@ async def _speak_for(store: Store, engine: Engine) -> None:
         return
     if engine.placer is None:
         store.node(placer="")
-    elif why_not := await store.pending_placements.speak_for(engine.placer.whole):
+    elif why_not := await store.speak_for(engine.placer.whole):
         await engine.close()
         raise EngineAway(why_not)

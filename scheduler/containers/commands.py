@@ -28,6 +28,7 @@ from scheduler.core.events import PolicyChanged, Refused
 from scheduler.engines.base import EngineAway, EngineError
 from scheduler.sessions.tenants import Tenant
 from scheduler.shared import SharedParts
+from scheduler.store import pending_placements
 from web.errors import Problem
 from web.models import Command, Container
 
@@ -153,7 +154,7 @@ class Commands:
 
     async def _pass_on(self, command: Command) -> None:
         try:
-            await self._store.pending_placements.pass_on(command.pk)
+            await self._store.write(pending_placements.pass_on, command.pk)
         except DatabaseError as error:
             log.error("command %s (%s): the database: %s", command.pk, command.kind, error)
         self._taken.pop(command.pk, None)  # if it is ours after all, it is looked at again

@@ -16,19 +16,22 @@ import logging
 import secrets
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from django.db import DatabaseError
 
+from scheduler import clock
 from scheduler.containers import placement
 from scheduler.containers.intents import was_called_off
 from scheduler.containers.launch import asked_of, called_off
 from scheduler.engines.asked import untaken
 from scheduler.engines.base import Engine, EngineAway, EngineError, Progress
 from scheduler.engines.placer import TAKES, Host, Order, Placer, Stage, Standing
-from scheduler.store import Store
+from scheduler.store import Store, event_log, pending_placements
 from web.errors import Problem
 from web.logs import ById
 from web.models import AllocationEvent, Container
+from web.services.placement import sites
 from web.services.placement.policies import Wish
 from web.spec import quotas, restarts
 
@@ -48,7 +51,7 @@ class CameToANode(Exception):
 
 class Dispatcher:
     def __init__(self, placer: Placer, engine: Engine, store: Store) -> None:
-        self._placer, self._engine, self._pending = placer, engine, store.pending_placements
+        self._placer, self._engine, self._store = placer, engine, store
         self._choosing = asyncio.Lock()  # who comes next sees what was chosen
 
     async def launch(self, row: Container, progress: Progress | None) -> str:
@@ -68,7 +71,7 @@ class Dispatcher:
         """
         while True:
             try:
-                return not await self._pending.change(str(row.pk), handed="")
+                return not await self._change(str(row.pk), handed="")
             except DatabaseError as error:
                 log.warning("whether a node has container %s is asked later: %s", ById(str(row.pk)), error)
                 await asyncio.sleep(LOOK_EVERY)
@@ -94,13 +97,14 @@ class Dispatcher:
 
     async def _give(self, row: Container, size: int) -> str:
         hosts = placement.as_asked(await self._placer.hosts(), row.constraints)
-        host, cards = placement.choose_host(hosts, size, row.gpu_count, await self._pending.numbers(row.gpu_uuids))
+        wanted = await self._store.ask(pending_placements.numbers, row.gpu_uuids) if row.gpu_uuids else {}
+        host, cards = placement.choose_host(hosts, size, row.gpu_count, wanted)
         why = ""
         if not host and (better := await self._better(hosts, row, size)):
             host, cards, why = better
         key = row.handed or secrets.token_urlsafe(24)  # one that died over this may have asked with the first
         # Before it is asked for: a host may have it a moment after.
-        if not await self._pending.change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:LONGEST]):
+        if not await self._change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:LONGEST]):
             return HAS_IT  # a scheduler did this and died before it could say so
         environment = {**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)}
         given = {**asked_of(row), "environment": environment, "restart": restarts.parse(row.restart)}
@@ -113,7 +117,9 @@ class Dispatcher:
         """By what the appliance knows, of the hosts that have room now: one that has none is not waited for."""
         with_room = {host.name: host for host in hosts if host.there and placement.has_room(host, size, row.gpu_count)}
         labels = {name: host.labels for name, host in with_room.items()}
-        choice = await self._pending.choice(labels, Wish(size, row.gpu_count, tuple(row.constraints)))
+        if not sites.tells_a_swarm() or len(labels) < 2:
+            return None
+        choice = await self._store.ask(sites.among, labels, Wish(size, row.gpu_count, tuple(row.constraints)))
         if choice is None:
             return None
         return choice.node, placement.freest(with_room[choice.node], size, row.gpu_count), choice.reason
@@ -126,10 +132,22 @@ class Dispatcher:
         """Of one that no host has. Raises CameToANode, EngineError or DatabaseError."""
         id_ = str(row.pk)
         told = row.kill_requested_at is not None  # by a scheduler that died over this
-        if not told and not await self._pending.tell(Kind.KILLED, id_, reason, "kill_requested_at"):
+        if not told and not await self._tell(Kind.KILLED, id_, reason, "kill_requested_at"):
             raise CameToANode
         await self._placer.take_back(id_)
         await self._end(id_, reason)
+
+    async def _change(self, id_: str, **fields: Any) -> bool:
+        """Whether no host has it, so that it was changed. Raises DatabaseError."""
+        return await self._store.write(pending_placements.change, id_, fields)
+
+    async def _tell(self, kind: AllocationEvent.Kind, id_: str, reason: str, *times: str) -> bool:
+        """As `pending_placements.happen`. Raises DatabaseError."""
+        event = AllocationEvent(at=clock.now(), kind=kind, container_id=id_, detail=reason[:LONGEST])
+        if happened := await self._store.write(pending_placements.happen, event, times):
+            self._store.figures.event(kind, 0.0)
+            await self._store.ask(event_log.tell, [event])
+        return happened
 
     async def run(self) -> None:
         while True:
@@ -140,13 +158,13 @@ class Dispatcher:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _look(self) -> None:
-        await self._placer.spare(await self._pending.drained())
+        await self._placer.spare(await self._store.ask(pending_placements.drained))
         # First ours and then the placer's: what was handed over is there before its launch is done.
-        waiting = {str(row.pk): row for row in await self._pending.all(self._placer.name)}
+        waiting = {str(row.pk): row for row in await self._store.ask(pending_placements.all_of, self._placer.name)}
         standing = await self._placer.standing()
         steps = {id_: partial(self._follow, row, standing.get(id_)) for id_, row in waiting.items()}
         over = {id_ for id_, stands in standing.items() if stands.stage is Stage.OVER}
-        for id_, had_begun in (await self._pending.ended(list(standing), over)).items():
+        for id_, had_begun in (await self._store.ask(pending_placements.ended, list(standing), over)).items():
             steps[id_] = partial(self._clear, id_, "" if had_begun else standing[id_].said)
         for id_, step in steps.items():
             try:
@@ -158,7 +176,7 @@ class Dispatcher:
 
     async def _clear(self, id_: str, said: str) -> None:
         if said:
-            await self._pending.explain(id_, _not_begun(said))
+            await self._store.write(pending_placements.explain, id_, _not_begun(said))
         await self._placer.take_back(id_)
 
     async def _follow(self, row: Container, stands: Standing | None) -> None:
@@ -169,11 +187,11 @@ class Dispatcher:
             await self._placer.take_back(id_)
             await self._end(id_, row.reason or _not_begun(stands.said))
         elif (said := stands.said[:LONGEST]) and said != row.queue_reason:
-            await self._pending.change(id_, queue_reason=said)
+            await self._change(id_, queue_reason=said)
 
     async def _end(self, id_: str, reason: str) -> None:
         """It never came to a host; one that has by now tells its own end."""
-        await self._pending.tell(Kind.ENDED, id_, reason, "finished_at", "removed_at")
+        await self._tell(Kind.ENDED, id_, reason, "finished_at", "removed_at")
 
 
 def _not_begun(said: str) -> str:

@@ -22,12 +22,11 @@ from scheduler.clock import FOLDER as CLOCKS
 from scheduler.clock import Clocks, now, wall
 from scheduler.figures import Figures
 from scheduler.gpus import Card
-from scheduler.store import node_lease
+from scheduler.store import node_lease, pending_placements
 from scheduler.store.async_journal import AsyncJournal, Numbered
 from scheduler.store.cards import CardTaken, make_known, take
 from scheduler.store.database import Database, Here
 from scheduler.store.journal import NAME as JOURNAL_FILE
-from scheduler.store.pending_placements import PendingPlacements
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
 from scheduler.store.volumes import Volumes
@@ -66,7 +65,6 @@ class Store(WriteBehind):
         self.records = Records(self.database, self._here)
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
-        self.pending_placements = PendingPlacements(self, self._here, self.figures)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.
@@ -95,6 +93,10 @@ class Store(WriteBehind):
     def may_start_alone() -> bool:
         """Whether an earlier scheduler may have left here what `open` needs while the database is away."""
         return connection.vendor != "sqlite" and (settings.GPUSHARE_HOME / JOURNAL_FILE).exists()
+
+    async def speak_for(self, whole: str) -> str:
+        """As `pending_placements.speak_for`. A start without the database: an earlier scheduler has asked."""
+        return "" if self.on_return is not None else await self.ask(pending_placements.speak_for, self._here, whole)
 
     async def settle(self, living: Callable[[], Sequence[str]]) -> None:
         """Nobody but those who live holds anything. Raises DatabaseError; not if that is away: then when it is back."""

@@ -16,7 +16,7 @@ from scheduler.containers.dispatcher import CameToANode, Dispatcher
 from scheduler.engines import placer
 from scheduler.engines.base import EngineError
 from scheduler.engines.placer import Stage, Standing
-from scheduler.store import Store
+from scheduler.store import Store, pending_placements
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import Host, query
 from web.errors import Problem
@@ -202,11 +202,11 @@ async def test_swarm_gives_nothing_to_a_node_that_was_drained_and_then_removed(t
     store = Store("manager", "us")
     await store.open({}, {})
     made = await query(Node.objects.create, name="gone")
-    assert not (await store.pending_placements.drained())["gone"]
+    assert not (await query(pending_placements.drained))["gone"]
     await query(Node.objects.filter(pk=made.pk).update, drained_at=timezone.now())
-    assert (await store.pending_placements.drained())["gone"]
+    assert (await query(pending_placements.drained))["gone"]
     await query(nodes.expel, "root", "gone")
-    assert (await store.pending_placements.drained())["gone"]
+    assert (await query(pending_placements.drained))["gone"]
     await store.close()
 
 
@@ -263,16 +263,16 @@ async def test_launch_that_a_node_has_is_not_refused_for_a_database_that_is_away
 ) -> None:
     """As where a network fails: the Swarm has it, and cannot say so. It was told as ended, and ran there."""
     other = await query(Node.objects.create, name="other")
-    change = host.up.store.pending_placements.change
+    change = Dispatcher._change
 
     class Fails(Slow):
         async def submit(self, order: placer.Order) -> None:
-            monkeypatch.setattr(host.up.store.pending_placements, "change", away)
+            monkeypatch.setattr(Dispatcher, "_change", away)
             await query(Container.objects.filter(pk=order.id).update, node=other, mount="there")
             raise EngineError("The Swarm has no leader.")
 
     async def away(*_: Any, **__: Any) -> bool:
-        monkeypatch.setattr(host.up.store.pending_placements, "change", change)
+        monkeypatch.setattr(Dispatcher, "_change", change)
         raise OperationalError("the server is away")
 
     host.up.commands._dispatcher = Dispatcher(Fails(), ANY, host.up.store)  # type: ignore[arg-type]
@@ -325,13 +325,13 @@ async def test_reason_that_a_record_has_no_room_for_is_written_once(
     """A Swarm of many nodes says of each why it has no room."""
     store, written = Store("manager", "us"), list[str]()
     await store.open({}, {})
-    change = store.pending_placements.change
+    change = Dispatcher._change
 
-    async def and_noted(id_: str, **fields: Any) -> bool:
+    async def and_noted(self: Dispatcher, id_: str, **fields: Any) -> bool:
         written.append(fields["queue_reason"])
-        return await change(id_, **fields)
+        return await change(self, id_, **fields)
 
-    monkeypatch.setattr(store.pending_placements, "change", and_noted)
+    monkeypatch.setattr(Dispatcher, "_change", and_noted)
     dispatcher = Dispatcher(Swarm("no suitable node " * 100), ANY, store)  # type: ignore[arg-type]
     for _ in range(3):
         await dispatcher._look()
@@ -347,15 +347,15 @@ async def test_host_that_speaks_for_a_second_swarm_is_refused_until_the_first_do
     first, second = Store("manager", "us"), Store("other", "them")
     await first.open({}, {})
     await second.open({}, {})
-    assert await first.pending_placements.speak_for("swarm a") == ""
-    why_not = await second.pending_placements.speak_for("swarm b")
+    assert await first.speak_for("swarm a") == ""
+    why_not = await second.speak_for("swarm b")
     assert 'This host and "manager" speak for two different Swarms' in why_not
     assert "GPUSHARE_ENGINE=docker" in why_not
-    assert await second.pending_placements.speak_for("swarm a") == ""  # another manager of the same
-    assert await first.pending_placements.speak_for("swarm b") != ""
+    assert await second.speak_for("swarm a") == ""  # another manager of the same
+    assert await first.speak_for("swarm b") != ""
     second.node(placer="")
     await second.flush()
-    assert await first.pending_placements.speak_for("swarm b") == ""  # its host has left the one, and joined the other
+    assert await first.speak_for("swarm b") == ""  # its host has left the one, and joined the other
     told = await query(lambda: dict(Node.objects.values_list("name", "placer")))
     assert told == {"manager": "swarm b", "other": ""}
     await first.close()

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from scheduler.engines.swarm.manager import SPARED, SwarmManager
-from scheduler.store.pending_placements import _drained
+from scheduler.store.pending_placements import drained
 from tests.support.machine import make_node
 from web.models import Node
 from web.services import nodes
@@ -42,12 +42,12 @@ def test_one_that_is_removed_while_it_is_drained_gets_nothing_new() -> None:
     swarm = Managers("gone", "other", "nobodys")
     make_node(name="gone", seen_at=None, drained_at=timezone.now())
     make_node(name="other")
-    assert swarm.take(_drained()) == {"gone": "pause", "other": "active", "nobodys": "active"}
+    assert swarm.take(drained()) == {"gone": "pause", "other": "active", "nobodys": "active"}
     nodes.expel("root", "gone")
-    assert swarm.take(_drained())["gone"] == "pause"
+    assert swarm.take(drained())["gone"] == "pause"
     assert SPARED in swarm.specs["gone"]["Labels"]
     Node.objects.filter(name="gone").update(removed_at=None)  # it has joined again
-    assert swarm.take(_drained())["gone"] == "active"
+    assert swarm.take(drained())["gone"] == "active"
     assert swarm.specs["gone"]["Labels"] == {"a": "b"}
 
 
@@ -55,4 +55,4 @@ def test_what_somebody_else_has_paused_stays_so() -> None:
     swarm = Managers("other")
     swarm.specs["other"] = {"Availability": "pause", "Labels": {}}
     make_node(name="other")
-    assert swarm.take(_drained()) == {"other": "pause"}
+    assert swarm.take(drained()) == {"other": "pause"}
