@@ -1,21 +1,26 @@
-"""Every field of a launch, for both engines: what is asked for is done or refused, and never silently left out."""
+"""Every field of a launch, for each engine and a Swarm: what is asked for is done or refused, never left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from scheduler.containers.launch import ASKED
+from scheduler.engines import placer
+from scheduler.engines.asked import untaken
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions
 from scheduler.engines.docker.images import Image
 from scheduler.engines.docker.options import DefaultLimits, Given, create_body
 from scheduler.engines.outfit import Outfit
+from scheduler.engines.placer import Order
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import TAKES
+from scheduler.engines.swarm import service
 from tests.support.launches import GIVEN
 from web.spec.requests import FIELDS
 
@@ -69,3 +74,16 @@ async def test_process_engine_does_it_or_refuses_it(
             assert (refused.value.code, refused.value.field, refused.value.status) == ("not_supported", field, 400)
     finally:
         await engine.close()
+
+
+@pytest.mark.parametrize("field", sorted(ENGINES.keys() - {"image", "init"}))  # a Swarm's engines have an init or none
+def test_a_swarm_is_asked_for_it_or_refuses_it(field: str) -> None:
+    def order(**fields: Any) -> Order:
+        same = {"id": str(UUID(int=1)), "name": "a", "owner": "ada", "image": "x", "command": ()}
+        return Order(**{**same, "quota": 1 << 30, "cards": (0,), "key": "k", **fields})
+
+    asked = order(**{ENGINES[field]: GIVEN[field]})
+    if ENGINES[field] in placer.TAKES:
+        assert service.body(asked, None, 1 << 20, LIMITS) != service.body(order(), None, 1 << 20, LIMITS)
+    else:
+        assert untaken(asked, placer.TAKES) == field

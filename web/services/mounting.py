@@ -79,8 +79,8 @@ def _make(node: int, name: str, options: Mapping[str, str]) -> None:
 
 
 def _asked(options: Mapping[str, str], image: str) -> tuple[User, dict[str, Any]]:
-    owner, fields = volumes.parse(options)
-    return owner_of(owner), volumes.launch_of(fields, image)
+    owner, spec = volumes.parse(options, image)
+    return owner_of(owner), spec
 
 
 def _require_possible(person: User, spec: dict[str, Any], here: Node) -> None:
@@ -98,8 +98,7 @@ def _require_possible(person: User, spec: dict[str, Any], here: Node) -> None:
 
 def wanted(options: Mapping[str, str], label: Mapping[str, str]) -> tuple[int, int, list[str]]:
     """Bytes of quota on each GPU, how many GPUs, and which if they are named. `label`: of the image. Raises Problem."""
-    _, fields = volumes.parse(options)
-    spec = volumes.launch_of(fields, "")
+    _, spec = volumes.parse(options)
     size, gpus = spec["gpu_memory"] or quotas.of_image(label), spec["gpus"]
     return (size, len(gpus), gpus) if isinstance(gpus, list) else (size, gpus, [])
 

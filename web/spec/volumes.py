@@ -23,8 +23,8 @@ LONGEST_NAME = 255
 ANY_IMAGE = "unknown"
 
 
-def parse(options: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """The owner by name, if one is named, and the launch's fields that are given. Raises Problem."""
+def parse(options: Mapping[str, str], image: str = "") -> tuple[str, dict[str, Any]]:
+    """The owner by name, if one is named, and all fields of a launch of this image. Raises Problem."""
     given: dict[str, Any] = {}
     for said, text in options.items():
         name = SHORT.get(said, said)
@@ -39,15 +39,8 @@ def parse(options: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
             raise Problem("invalid", f'"{said}" has to be text.', 400, said)
         given[name] = text
     owner = given.pop(OWNER, "").strip()
-    fields = {}
     try:
         fields = {name: written.read(name, text) for name, text in given.items()}
-        LaunchSpec.parse({"image": ANY_IMAGE, **fields})
+        return owner, LaunchSpec.parse({"image": image or ANY_IMAGE, **fields})
     except Problem as problem:
         raise Problem(problem.code, f"{problem.field}: {problem.message}", problem.status, problem.field) from None
-    return owner, fields
-
-
-def launch_of(fields: Mapping[str, Any], image: str) -> dict[str, Any]:
-    """All fields of a launch, as they follow from a volume's (`parse`) and the image of who mounts it."""
-    return LaunchSpec.parse({"image": image or ANY_IMAGE, **fields})

@@ -55,7 +55,8 @@ def accept(node: int, volume: str, mount: str, ticket: PlacementTicket) -> Conta
 def _begin(node: int, volume: str, mount: str, ticket: PlacementTicket) -> Container:
     """Its first run, or its only one."""
     require_wanted(ticket)
-    _hold_its_owner(ticket)
+    if not settings.GPUSHARE_AUDIT_KEY:  # before its record; with a host's own role PostgreSQL holds it
+        allowances.hold(Container.objects.whole().get(pk=ticket.container).owner)
     if not _is_ours(node, volume, mount, ticket):
         raise conflict("This launch has been started already.", code="started_already")
     container = Container.objects.live().whole().get(pk=ticket.container)
@@ -66,13 +67,6 @@ def _begin(node: int, volume: str, mount: str, ticket: PlacementTicket) -> Conta
     admission.promise(container, claims)
     audit.record(seals.DOCKER, "taken", container.pk, name=container.name, **ticket.told(volume))
     return container
-
-
-def _hold_its_owner(ticket: PlacementTicket) -> None:
-    """Before its record is, as everybody does (`allowances.hold`). With a host's own role PostgreSQL does it."""
-    launch = None if settings.GPUSHARE_AUDIT_KEY else Container.objects.whole().filter(pk=ticket.container).first()
-    if launch is not None:
-        allowances.hold(launch.owner)
 
 
 def _wanted(ticket: PlacementTicket) -> Q:
