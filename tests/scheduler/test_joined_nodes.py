@@ -120,7 +120,6 @@ REFUSED = {
                              "now() FROM web_node n WHERE n.name = 'gpu3'",
     "a deed of an admin": "INSERT INTO web_auditentry (at, action, actor, address, subject, detail, seal_id) SELECT "
                           "now(), 'x', 'admin', '', '', '{}', number + 1 FROM web_chain",
-    "that all before was sealed anew": entry("audit-resealed", "''"),
     "a warning to an owner": entry("warn", "%(mine)s"),
     "what Docker asked of another's container": entry("mount", "%(theirs)s"),
     "what Docker asked of nothing": entry("mount", "'x'"),

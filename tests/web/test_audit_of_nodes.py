@@ -8,7 +8,7 @@ from django.utils import timezone
 from tests.support.events import EventKind, append
 from tests.support.machine import make_container, make_gpu, make_node
 from web import audit
-from web.audit import seals, verifying
+from web.audit import seals
 from web.models import Container, Seal
 from web.services import warning
 
@@ -60,15 +60,6 @@ def test_seal_of_a_node_does_not_hold_in_another_name(settings, on_gpu2: Contain
     for name in ("", "gpu3"):
         Seal.objects.update(node=name)
         assert len(faults(settings)) == 1
-
-
-def test_node_that_says_that_all_before_was_sealed_anew_changes_nothing(settings, on_gpu2: Container) -> None:
-    """Only a migration of the appliance says that. Else all before it would count as covered, and as changed since."""
-    audit.record("ada", "launch", on_gpu2.pk)
-    seal_as(settings, "gpu2")
-    audit.record(seals.DOCKER, seals.RESEALED, how_many_faults=1, faults=["nothing was ever whole"], digest="")
-    assert faults(settings) == []
-    assert verifying.faults_of_before() == ""
 
 
 def test_node_warns_no_owner(settings, ada, on_gpu2: Container) -> None:

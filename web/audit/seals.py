@@ -1,4 +1,4 @@
-"""What a seal is a hash of: HMAC-SHA-256, by a key from SECRET_KEY. Pure; also for the rows that a migration sees.
+"""What a seal is a hash of: HMAC-SHA-256, by a key from SECRET_KEY. Pure.
 
 The key means that write access to the database alone does not suffice to forge a seal. Every column of a row is in it,
 its id too, and who owned the container: that is who is billed for an event.
@@ -24,7 +24,6 @@ KUBELET = "kubelet"  # who asks a node's driver
 OF_NODES = (DOCKER, KUBELET)  # whose deeds are no person's, and the only ones that a node may seal
 OF_ITS_CONTAINERS = ("claim", "mount", "taken")  # such deeds, by what they name: a container of the node
 OF_REQUESTS = ("claim-refused", "mount-refused", "volume", "volume-refused", "volume-removed")  # and what was asked for
-RESEALED = "audit-resealed"  # the entry that covers, by `before`, all that older releases had sealed with less in it
 
 
 def audit_keys() -> list[bytes]:
@@ -57,23 +56,6 @@ def digest(key: bytes, seal: Seal, events: Iterable[tuple[AllocationEvent, int]]
         text.update(event_line(event, owner))
     for entry in entries:
         text.update(entry_line(entry))
-    return text.hexdigest()
-
-
-def before(
-    key: bytes,
-    seals: Iterable[Seal],
-    events: Iterable[tuple[AllocationEvent, int]],
-    entries: Iterable[AuditEntry],
-) -> str:
-    """Of all that older releases have sealed, each of the three by their ids."""
-    text = hmac.new(key, b"before\n", hashlib.sha256)
-    for seal in seals:
-        text.update(line("seal", seal.number, time(seal.at), seal.rows, seal.previous, seal.hash))
-    for event, owner in events:
-        text.update(line(event.seal_id) + event_line(event, owner))
-    for entry in entries:
-        text.update(line(entry.seal_id) + entry_line(entry))
     return text.hexdigest()
 
 

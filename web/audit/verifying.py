@@ -21,21 +21,16 @@ def verify(*known: tuple[int, str] | None, each: Each = lambda: None) -> tuple[i
     earlier. What is appended meanwhile is left for the next time. `each` is called for each row; what it raises ends
     it."""
     head = Chain.objects.filter(id=1).first() or Chain()
-    resealed = _resealed()
-    first = resealed.seal_id if resealed else 1
     sound, expected, previous = 0, 1, seals.BEGINNING
-    faults = [] if resealed is None else _of_before(resealed, each)
+    faults: list[str] = []
     for seal, events, entries in _sealed(head.number, each):
-        old = seal.number < first  # covered as a whole, with what was wrong then
-        if old:
-            pass
-        elif seal.number != expected:
+        if seal.number != expected:
             faults.append(f"Gap: seal {expected} is missing; next is {seal.number}.")
         elif seal.previous != previous:
             faults.append(f"Seal {seal.number} does not follow the one before it.")
-        if not old and seal.rows != len(events) + len(entries):
+        if seal.rows != len(events) + len(entries):
             faults.append(f"Seal {seal.number} covers {seal.rows} rows, found {len(events) + len(entries)}.")
-        if old or _holds(seal, events, entries):
+        if _holds(seal, events, entries):
             sound += 1
         else:
             by = f" by the node {seal.node}" if seal.node else ""
@@ -55,39 +50,12 @@ def verify(*known: tuple[int, str] | None, each: Each = lambda: None) -> tuple[i
     return sound, faults
 
 
-def _resealed() -> AuditEntry | None:
-    """The entry that a migration made of all that an older release had sealed. A node's own is none."""
-    return AuditEntry.objects.filter(action=seals.RESEALED, seal__node="").order_by("id").first()
-
-
-def faults_of_before() -> str:
-    """What was wrong with the chain when an older release's rows were sealed as they are now; empty if nothing was."""
-    resealed = _resealed()
-    if resealed is None or not resealed.detail.get("how_many_faults"):
-        return ""
-    return f"Until {resealed.at:%Y-%m-%d %H:%M:%S} it was not whole: {' '.join(resealed.detail['faults'])}"
-
-
 def _holds(seal: Seal, events: Events, entries: list[AuditEntry]) -> bool:
     """One by a node's own key covers what happened on that node, and no deed of a person."""
     by_people = any(entry.actor not in seals.OF_NODES for entry in entries)
     if seal.node and (by_people or any(event.on != seal.node for event, _ in events)):
         return False
     return any(hmac.compare_digest(seals.digest(key, seal, events, entries), seal.hash) for key in seals.keys_for(seal))
-
-
-def _of_before(resealed: AuditEntry, each: Each) -> list[str]:
-    """What an older release has sealed holds by the entry that the migration made of it."""
-    noted, last = str(resealed.detail.get("digest", "")), resealed.seal_id - 1
-
-    def digest(key: bytes) -> str:
-        events = ((event, event.owner) for event in _read(_events(last).order_by("id"), each))
-        entries = _read(AuditEntry.objects.filter(seal__lte=last).order_by("id"), each)
-        return seals.before(key, Seal.objects.filter(number__lte=last).order_by("number").iterator(), events, entries)
-
-    if any(hmac.compare_digest(digest(key), noted) for key in seals.audit_keys()):
-        return []
-    return [f"What stood there on {resealed.at:%Y-%m-%d %H:%M:%S}, up to seal {last}, was changed since."]
 
 
 def _events(last: int) -> QuerySet[Any]:

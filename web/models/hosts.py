@@ -46,9 +46,8 @@ class Node(models.Model):
     labels = models.JSONField(default=dict, blank=True, help_text="{name: value}, texts: what people say of it.")
     removed_at = models.DateTimeField(null=True, blank=True, help_text="Since when it counts no more; history stays.")
     policy_asked = models.CharField(
-        max_length=32, blank=True, default="", db_default="",
-        help_text="What an admin chose; empty: as GPUSHARE_POLICY says.",
-    )  # fmt: skip
+        max_length=32, blank=True, help_text="What an admin chose; empty: as GPUSHARE_POLICY says."
+    )
     # observed
     holder = models.CharField(
         max_length=128, blank=True, help_text="Whose scheduler has this name: a boot and a GPUSHARE_HOME; empty: free."

@@ -111,9 +111,7 @@ class Episode(models.Model):
     container = models.CharField(max_length=63, blank=True, help_text="Its name.")
     container_id = models.CharField(max_length=36, blank=True)
     gpu = models.CharField(max_length=64, blank=True, help_text="UUID.")
-    node = models.CharField(
-        max_length=255, blank=True, default="", db_default="", help_text="The name of the one it is about; empty: none."
-    )
+    node = models.CharField(max_length=255, blank=True, help_text="The name of the one it is about; empty: none.")
     message = models.TextField()
     began_at = models.DateTimeField()
     gone_at = models.DateTimeField(null=True, help_text="Since when it is not seen; it may come back for a while.")

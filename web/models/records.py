@@ -149,9 +149,8 @@ class Container(models.Model):
     )
     remove_when_done = models.BooleanField(default=False)
     restart = models.CharField(
-        max_length=16, blank=True, default="", db_default="",
-        help_text="When a Swarm begins it again (web/spec/restarts.py); empty: never.",
-    )  # fmt: skip
+        max_length=16, blank=True, help_text="When a Swarm begins it again (web/spec/restarts.py); empty: never."
+    )
     run_of = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="runs",
         help_text="The first run of what a Swarm has begun again; empty: this is it.",
@@ -159,12 +158,8 @@ class Container(models.Model):
     notify = models.JSONField(
         null=True, blank=True, help_text="What of it its owner is told; empty: as they wish for all."
     )
-    user = models.CharField(
-        max_length=65, blank=True, default="", db_default="", help_text="Of its programs; empty: as its image says."
-    )
-    init = models.BooleanField(
-        default=True, db_default=True, help_text="Its first process reaps orphans, if its command does not."
-    )
+    user = models.CharField(max_length=65, blank=True, help_text="Of its programs; empty: as its image says.")
+    init = models.BooleanField(default=True, help_text="Its first process reaps orphans, if its command does not.")
     interactive = models.BooleanField(default=False, help_text="Its input is kept open.")
     tty = models.BooleanField(default=False, help_text="It runs in a terminal.")
     memory = models.BigIntegerField(null=True, blank=True, help_text="Host RAM.")
@@ -177,17 +172,15 @@ class Container(models.Model):
     )
     mount = models.CharField(max_length=255, blank=True, help_text="What Docker calls that volume's mounting.")
     namespace = models.CharField(
-        max_length=63, blank=True, default="", db_default="",
-        help_text="Of a Kubernetes cluster, of whose pods it is; else empty.",
-    )  # fmt: skip
-    pods = models.JSONField(
-        default=list, db_default=models.Value([], models.JSONField()),
-        help_text="That cluster's pods with its claim, as last seen.",
-    )  # fmt: skip
+        max_length=63, blank=True, help_text="Of a Kubernetes cluster, of whose pods it is; else empty."
+    )
+    pods = models.JSONField(default=list, help_text="That cluster's pods with its claim, as last seen.")
     handed = models.CharField(
-        max_length=64, blank=True, editable=False, default="", db_default="",
+        max_length=64,
+        blank=True,
+        editable=False,
         help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",
-    )  # fmt: skip
+    )
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
@@ -195,18 +188,9 @@ class Container(models.Model):
     colour = models.PositiveSmallIntegerField(null=True, editable=False, help_text="On every screen; 0 to 39.")
     created_at = models.DateTimeField(auto_now_add=True)
     node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL, related_name="containers")
-    # A scheduler of before there were several nodes does not name these, where its host is not upgraded yet.
-    node_asked = models.CharField(
-        max_length=255, blank=True, default="", db_default="", help_text="The name of the one asked for; empty: any."
-    )
-    constraints = models.JSONField(
-        default=list, db_default=models.Value([], models.JSONField()),
-        help_text="What the node has to be like (web/spec/constraints.py).",
-    )  # fmt: skip
-    node_reason = models.CharField(
-        max_length=500, blank=True, default="", db_default="",
-        help_text="Why it is there; empty: there was no choice.",
-    )  # fmt: skip
+    node_asked = models.CharField(max_length=255, blank=True, help_text="The name of the one asked for; empty: any.")
+    constraints = models.JSONField(default=list, help_text="What the node has to be like (web/spec/constraints.py).")
+    node_reason = models.CharField(max_length=500, blank=True, help_text="Why it is there; empty: there was no choice.")
     # observed
     engine = models.CharField(max_length=16, blank=True)
     engine_id = models.CharField(max_length=128, blank=True, db_index=True)
@@ -220,19 +204,21 @@ class Container(models.Model):
     )
     gave_way_to = models.CharField(max_length=63, blank=True, help_text="The name of whom it gave way to.")
     cannot_move = models.CharField(
-        max_length=500, blank=True, default="", db_default="",
+        max_length=500,
+        blank=True,
         help_text="Why its VRAM cannot be moved to host memory; empty: nothing is known against it.",
-    )  # fmt: skip
+    )
     not_restored = models.CharField(
-        max_length=500, blank=True, default="", db_default="",
+        max_length=500,
+        blank=True,
         help_text="Why its VRAM could not be brought back from host memory; empty: that has not failed.",
-    )  # fmt: skip
+    )
     no_turns = models.CharField(
         max_length=500, blank=True, help_text="Why it takes no part in the turns; empty if it does."
     )
     suspended_since = models.DateTimeField(null=True, blank=True)
     clock_ahead = models.FloatField(
-        default=0.0, db_default=0.0, help_text="Seconds by which its clock is ahead of its host's: that was set since."
+        default=0.0, help_text="Seconds by which its clock is ahead of its host's: that was set since."
     )
     suspended_seconds = models.FloatField(default=0.0, help_text="Ended waits only.")
     kill_requested_at = models.DateTimeField(null=True, blank=True)
@@ -378,7 +364,7 @@ class Command(models.Model):
     arguments = models.JSONField(default=dict)
     note = models.CharField(max_length=500, blank=True, help_text="The reason a person gave.")
     number = models.BigIntegerField(
-        default=0, db_default=0, db_index=True, editable=False, help_text="Their order: a clock may be set back."
+        default=0, db_index=True, editable=False, help_text="Their order: a clock may be set back."
     )
     created_at = models.DateTimeField(auto_now_add=True)
     # observed
