@@ -54,6 +54,20 @@ def test_start_on_a_locked_database_is_refused_in_a_sentence(tmp_path: Path, mon
             each.result()
 
 
+@pytest.mark.parametrize("command", ["up", "runscheduler", "runweb"])
+def test_database_of_a_newer_release_is_refused_untouched(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "gpushare.sqlite3"
+    begin_with_tables(file)
+    with contextlib.closing(sqlite3.connect(file)) as database, database:
+        database.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('web', '9999_later', '2030')")
+    before = file.read_bytes()
+    ended = manage(tmp_path, command)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), ended.stderr
+    assert "The database is of a newer release (it has 9999_later)" in ended.stderr
+    assert "restore a backup" in ended.stderr
+    assert file.read_bytes() == before
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path / "disk", "4m") as disk:

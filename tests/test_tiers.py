@@ -34,7 +34,6 @@ def test_the_files_that_a_reason_names_stay() -> None:
 @pytest.mark.parametrize(
     ("node", "waits"),
     [
-        ("tests/upgrade/test_upgrade.py::test_one", True),
         ("tests/browser/test_pages.py::test_one[a]", True),
         ("tests/browser/test_pages_too.py::test_one", False),
         ("tests/scheduler/test_turns.py::test_two_that_compute_share_the_card_by_their_weights", False),

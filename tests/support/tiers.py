@@ -94,7 +94,6 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/web/test_document.py",
         "tests/web/test_schema.py::test_every_operation_does_what_the_document_says",
     ),
-    "databases of releases before this one": ("tests/upgrade", "tests/web/test_audit_upgrade.py"),
 }  # fmt: skip
 
 
