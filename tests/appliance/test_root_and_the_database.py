@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import sqlite3
-import stat
 import subprocess
 import sys
 from contextlib import closing
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from appliance import database as placing
 from appliance.running import web_user
 from appliance.running.parts import CannotStart
 from tests.support import web_users_database
@@ -150,24 +148,11 @@ def test_a_web_process_does_not_stay_root_because_of_what_the_web_user_did_to_th
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_the_folder_of_an_earlier_release_belongs_to_root_and_its_group_writes_it(there, tmp_path):
+@pytest.mark.parametrize(("group", "mode"), [(0, 0o1777), (WEB_USER.gid, 0o2770)])
+def test_root_opens_no_database_where_everybody_or_a_group_can_write(there, group, mode):
     home, database = there
-    os.chown(database.parent, 0, WEB_USER.gid)
-    os.chown(database, 0, WEB_USER.gid)
-    (victim := tmp_path / "root's own").write_text("precious\n")
-    as_web_user(database, f"cat > {database.name}-journal", hot_journal(victim, pages(database)))
-    done = run(home)
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-    assert victim.exists()
-    web_user.share(home, WEB_USER)
-    found = database.parent.stat()
-    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (WEB_USER.uid, WEB_USER.gid, 0o2770)
-
-
-def test_root_opens_no_database_where_everybody_can_write(there):
-    home, database = there
-    os.chown(database.parent, 0, 0)
-    database.parent.chmod(0o1777)
+    os.chown(database.parent, 0, group)
+    database.parent.chmod(mode)
     done = run(home)
     assert done.returncode == 1
     assert "Users other than root can write in " in done.stderr
@@ -192,13 +177,6 @@ def test_where_only_root_can_write_root_opens_the_database_itself(tmp_path):
     database.parent.chmod(0o700)
     done = run(home, "from django.db import connection; connection.ensure_connection(); print(connection.connection)")
     assert done.stdout.startswith("<sqlite3.Connection"), done.stderr
-
-
-def test_a_database_of_an_earlier_place_is_not_moved_out_of_a_folder_that_another_user_can_write(tmp_path):
-    (tmp_path / placing.NAME).touch()
-    os.chown(tmp_path, WEB_USER.uid, WEB_USER.gid)
-    with pytest.raises(placing.ImproperlyConfigured, match="another user can write in"):
-        placing.place(tmp_path)
 
 
 def test_a_backup_is_made_without_root_opening_the_database_and_restored_into_no_such_folder(there, tmp_path):

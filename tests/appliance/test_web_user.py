@@ -132,7 +132,7 @@ def test_with_a_closed_umask_its_output_is_shown_and_what_cannot_be_read_is_an_e
     done = gpushare("run", "--gpu-memory", "64MiB", "local", "echo", "seen", environ=appliance.environ)
     assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
 
-    (appliance.home / "logs" / f"{made['id']}.log").chmod(0o600)  # as an earlier release made it
+    (appliance.home / "logs" / f"{made['id']}.log").chmod(0o600)
     error = json.loads(output(appliance, made["id"]))["error"]
     assert error["code"] == "output_unreadable"
     assert "Permission denied" in error["message"]
