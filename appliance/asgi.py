@@ -20,7 +20,6 @@ from appliance.static import StaticFiles  # noqa: E402
 from appliance.threads import Handler, Threads  # noqa: E402
 from web.console.consumer import ConsoleConsumer, ExecConsumer  # noqa: E402
 from web.http.gate import Application, Gate, Receive, Send  # noqa: E402
-from web.http.repeated import Repeated  # noqa: E402
 from web.http.sockets import Sockets  # noqa: E402
 from web.live.consumer import DashboardConsumer  # noqa: E402
 
@@ -42,12 +41,9 @@ class OverTls:
         await self._app(scope, receive, send)
 
 
-answers: Application = Threads(Handler())
-if not settings.REDIS_URL:  # where requests are counted: the loop cannot wait for that
-    answers = Repeated(answers)
 application: Any = ProtocolTypeRouter(
     {
-        "http": StaticFiles(Gate(answers)),
+        "http": StaticFiles(Gate(Threads(Handler()))),
         "websocket": Sockets(AuthMiddlewareStack(URLRouter(sockets)), sockets),
     }
 )

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 from rest_framework import serializers
 
-from web.api.protocol.quick import Quick
-from web.kept import Recent
 from web.models import Claim, Command, Container, Gpu, Node, State
 from web.people.roles import Rights, outdated, rights_of
 from web.services.sharing import not_kept
 from web.spec.requests import COLUMNS
 
 
-class ClaimAnswer(Quick, serializers.ModelSerializer[Claim]):
+class ClaimAnswer(serializers.ModelSerializer[Claim]):
     """A container's part of one GPU, all in bytes.
 
     `quota` is the most that it may hold, `used` what it holds, `peak` the most so far, `overhead` what of it CUDA
@@ -39,30 +35,7 @@ class ClaimAnswer(Quick, serializers.ModelSerializer[Claim]):
         read_only_fields = fields
 
 
-class Private(NamedTuple):
-    """What of a container is for who may steer it. It does not change after the launch."""
-
-    command: list[str]
-    env: list[str]  # names only
-
-
-_kept: Recent[UUID, Private] = Recent(2000)
-SMALL = 1 << 13  # characters of what is kept
-
-
-def _private(pks: Iterable[UUID]) -> dict[UUID, Private]:
-    """Read once, and not with each row of each list: an owner may make a megabyte of it."""
-    found = {pk: private for pk in pks if (private := _kept.get(pk))}
-    if missing := [pk for pk in pks if pk not in found]:
-        read = Container.objects.filter(pk__in=missing).order_by().values_list("pk", "command", "environment")
-        for pk, command, environment in read:
-            found[pk] = private = Private(command, sorted(environment))
-            if sum(map(len, [*private.command, *private.env])) <= SMALL:
-                _kept.put(pk, private)
-    return found
-
-
-class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
+class ContainerAnswer(serializers.ModelSerializer[Container]):
     """A container. Sizes are bytes, durations seconds, times UTC; null where nothing is set or has happened yet."""
 
     owner = serializers.CharField(source="owner.username")
@@ -102,12 +75,6 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         shows = self.context.get("shows")
         return shows is None or bool(shows(container))
 
-    def form(self, instance: Container) -> bool:
-        return self._shows(instance)
-
-    def prepare(self, rows: Sequence[Container]) -> None:
-        self._private = _private([row.pk for row in rows if self._shows(row)])
-
     def get_node(self, container: Container) -> str | None:
         return container.node_name or None
 
@@ -115,15 +82,10 @@ class ContainerAnswer(Quick, serializers.ModelSerializer[Container]):
         return not_kept(container)
 
     def get_command(self, container: Container) -> list[str] | None:
-        return self._of(container).command if self._shows(container) else None
+        return container.command if self._shows(container) else None
 
     def get_env(self, container: Container) -> list[str] | None:
-        return self._of(container).env if self._shows(container) else None
-
-    def _of(self, container: Container) -> Private:
-        if "environment" in container.get_deferred_fields():
-            return self._private[container.pk]
-        return Private(container.command, sorted(container.environment))
+        return sorted(container.environment) if self._shows(container) else None
 
 
 class SteeredAnswer(ContainerAnswer):
@@ -175,7 +137,7 @@ class CommandAnswer(serializers.ModelSerializer[Command]):
         return command.done_at is not None
 
 
-class GpuAnswer(Quick, serializers.ModelSerializer[Gpu]):
+class GpuAnswer(serializers.ModelSerializer[Gpu]):
     """A GPU, sizes in bytes. `charged`: what containers hold by our account; `granted`: with the headroom of their
     leases; `real`: what the card shows in use; `foreign`: the part of it that no container accounts for. `compute`: how
     containers that compute share it, `compute_why` the reason, `compute_asked` what an admin chose, if one did."""
@@ -250,13 +212,13 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
         return rights_of(self.context["request"].user)
 
 
-class WaitingGpuAnswer(Quick, serializers.Serializer[Any]):
+class WaitingGpuAnswer(serializers.Serializer[Any]):
     uuid = serializers.CharField(source="gpu.uuid")
     quota = serializers.IntegerField()
     used = serializers.IntegerField()
 
 
-class WaitingAnswer(Quick, serializers.ModelSerializer[Container]):
+class WaitingAnswer(serializers.ModelSerializer[Container]):
     """One that waits, suspended or for a node: its place, for how much, since when, and why."""
 
     owner = serializers.CharField(source="owner.username")

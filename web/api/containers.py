@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -19,17 +20,19 @@ from rest_framework.viewsets import GenericViewSet
 
 from web.api.answers import CommandAnswer, ContainerAnswer, PendingAnswer, SteeredAnswer
 from web.api.protocol.access import body, person
-from web.api.protocol.listed import listed
+from web.api.protocol.lists import Row, list_response, to_json
 from web.api.protocol.outcome import ERRORS, finished
 from web.api.protocol.queries import ContainerQuery, PageQuery, Query, containers_matching
+from web.api.rows import CONTAINERS
 from web.errors import invalid
 from web.http import reading
-from web.models import Command, Container, ContainerQuerySet, large
+from web.models import Command, Container, ContainerQuerySet
 from web.models.hosts import ordered
 from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
 from web.services import steering
 from web.services.sharing import not_kept
+from web.spec.asked import PRIVATE
 from web.spec.fields import StrictText
 from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
 
@@ -76,12 +79,20 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
 
         def rows() -> QuerySet[Container]:
             query = ContainerQuery.of(request)
-            found = self.get_queryset().listed().filter(containers_matching(query)).defer(*large())
+            found = Container.objects.listed().filter(containers_matching(query))
             order = query.get("ordering", "-created_at")
             # The id last, so that pages never overlap where the rest is equal.
             return found.order_by(ordered(order.removeprefix("-"), down=order[0] == "-"), "pk")
 
-        return listed(self, rows, claims_with_gpus(), reader=person(request).pk)
+        return list_response(self, CONTAINERS, rows, self._with_private)
+
+    def _with_private(self, rows: Sequence[Row]) -> Sequence[bytes]:
+        """Each with its command and the names in its environment, or nulls, if this reader may not steer it."""
+        steered = rights_of(person(self.request)).steered({row.key: row.owner for row in rows})
+        found = Container.objects.filter(pk__in=steered).order_by().values_list("pk", "command", "environment")
+        shown = {key: to_json({"command": command, "env": sorted(names)}) for key, command, names in found}
+        hidden = to_json(dict.fromkeys(PRIVATE))
+        return [row.json[:-1] + b"," + shown.get(row.key, hidden)[1:] for row in rows]
 
     @extend_schema(responses={200: ContainerAnswer, **ERRORS})
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:

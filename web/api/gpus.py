@@ -12,9 +12,10 @@ from rest_framework.response import Response
 
 from web.api.answers import CommandAnswer, GpuAnswer
 from web.api.protocol.access import person
-from web.api.protocol.listed import listed
+from web.api.protocol.lists import list_response
 from web.api.protocol.outcome import ERRORS, decided
 from web.api.protocol.queries import PageQuery, Query
+from web.api.rows import GPUS
 from web.models import Claim, Gpu
 from web.services import steering
 from web.spec.requests import ComputeSpec
@@ -50,7 +51,7 @@ class Gpus(GenericAPIView[Gpu]):
             PageQuery.of(request)
             return self.get_queryset()
 
-        return listed(self, rows)
+        return list_response(self, GPUS, rows)
 
 
 class OneGpu(GenericAPIView[Gpu]):

@@ -15,12 +15,12 @@ from rest_framework.views import APIView
 
 from web.api.answers import CommandAnswer, WaitingAnswer
 from web.api.protocol.access import person
-from web.api.protocol.listed import listed
+from web.api.protocol.lists import list_response
 from web.api.protocol.outcome import ERRORS, decided, finished
 from web.api.protocol.queries import PageQuery, Query
+from web.api.rows import WAITING
 from web.errors import Problem
-from web.models import Container, Node, large
-from web.models.records import claims_with_gpus
+from web.models import Container, Node
 from web.services import steering
 from web.spec import constraints, quotas
 from web.spec.fields import SizeField
@@ -37,7 +37,7 @@ class Queue(GenericAPIView[Container]):
     serializer_class = WaitingAnswer
 
     def get_queryset(self) -> QuerySet[Container]:
-        return Container.objects.queued().whole().defer(*large())
+        return Container.objects.queued()
 
     @extend_schema(parameters=[PageQuery], responses={200: WaitingAnswer(many=True), **ERRORS})
     def get(self, request: Request) -> HttpResponse:
@@ -45,7 +45,7 @@ class Queue(GenericAPIView[Container]):
             PageQuery.of(request)
             return self.get_queryset()
 
-        return listed(self, rows, claims_with_gpus())
+        return list_response(self, WAITING, rows)
 
     @extend_schema(request=OrderSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
     def put(self, request: Request) -> Response:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -133,11 +134,19 @@ class Rights:
 
     def steers(self, container: Container) -> bool:
         """What is their own, or was launched by them for others, if they may launch at all; or everybody's."""
-        own = container.owner_id == self.user.pk or (self.serves and self._launched(container))
-        return self.may(Deed.STEER_ALL) or (own and self.may(Deed.LAUNCH))
+        return bool(self.steered({container.pk: container.owner_id}))
 
-    def _launched(self, container: Container) -> bool:
-        return container.commands.filter(kind=Command.Kind.LAUNCH, issued_by=self.user).exists()
+    def steered(self, owners: Mapping[UUID, int | None]) -> set[UUID]:
+        """Which of these containers, of these owners, `steers` allows."""
+        if self.may(Deed.STEER_ALL):
+            return set(owners)
+        if not self.may(Deed.LAUNCH):
+            return set()
+        own = {key for key, owner in owners.items() if owner == self.user.pk}
+        if self.serves and (others := owners.keys() - own):
+            launches = Command.objects.filter(kind=Command.Kind.LAUNCH, issued_by=self.user, container__in=others)
+            own |= set(launches.values_list("container", flat=True))
+        return own
 
     def commands(self) -> QuerySet[Command]:
         """The commands that they may look at: their own, or everybody's. A forecast is a question, and no command."""
