@@ -32,9 +32,8 @@ from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
 from web.services import steering
 from web.services.sharing import not_kept
-from web.spec.asked import PRIVATE
 from web.spec.fields import StrictText
-from web.spec.requests import ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
+from web.spec.requests import PRIVATE, ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
 
 STEERED = {200: SteeredAnswer, 202: PendingAnswer, **ERRORS}
 LAUNCHED = {201: SteeredAnswer, 202: PendingAnswer, **ERRORS}

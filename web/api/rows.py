@@ -13,7 +13,7 @@ from web.api.answers import ClaimAnswer, ContainerAnswer, GpuAnswer, WaitingAnsw
 from web.models import Claim
 from web.models.states import state_of
 from web.services.sharing import not_kept
-from web.spec.asked import PRIVATE
+from web.spec.requests import PRIVATE
 
 Row = dict[str, Any]
 
