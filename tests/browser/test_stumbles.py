@@ -139,9 +139,7 @@ def test_killing_many_gives_a_sign_at_once(site, open_as):
 
 @pytest.mark.parametrize("size", ["wide", "phone"])
 def test_a_long_reason_to_wait_leaves_the_buttons_of_a_containers_page_on_one_line(site, open_as, shot, size):
-    reason = (
-        "Starts when its whole quota of 40 GiB is free (now 0 bytes). Its first request: 66 MiB. Goes on when "
-    )
+    reason = "Starts when its whole quota of 40 GiB is free (now 0 bytes). Its first request: 66 MiB. Goes on when "
     made = rows.container(
         "waits",
         person("ann"),
