@@ -127,7 +127,6 @@ class Scheduler(Components):
         begun = monotonic()
         await self.plugin.expect()
         await self.take_over.run()
-        self.grants.all_noted()
         await self.time_limits.start()
         await self.bypass.start()
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), monotonic() - begun)

@@ -47,7 +47,7 @@ def _fill() -> str:
     from web.people import tokens
 
     now, gib = timezone.now(), 2**30
-    told = Figures().told(events_written=0, events_behind=0, rows_behind=0, samples_behind=0)
+    told = Figures().told(turns=0, events_written=0, events_behind=0, rows_behind=0, samples_behind=0)
     node = Node.objects.create(name="node", engine="docker", policy="fair", seen_at=now, started_at=now, figures=told)
     gpus = Gpu.objects.bulk_create(
         Gpu(node=node, uuid=f"GPU-8a3f0c1e-{n:04}-4d5e-9f00-112233445566", index=n, name="NVIDIA H200",

@@ -20,7 +20,7 @@ def make_folder_of(log: Path) -> None:
 
 def open_log(path: str | Path, access: int) -> int:
     """A file of a container's output, made if it is not there. Readable by its group whatever the umask is, as the web
-    side is another user; one from before, too."""
+    side is another user."""
     file = os.open(path, access | os.O_CREAT | os.O_CLOEXEC, 0o640)
     os.fchmod(file, 0o640)
     return file

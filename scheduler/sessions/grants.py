@@ -23,8 +23,7 @@ from scheduler.sessions.tenants import program_of
 
 log = logging.getLogger(__name__)
 
-HEAD = struct.Struct("=8sQ")  # MAGIC; 1 while every process's figures are in the file
-MAGIC = b"GPSHGR01"
+FULL = struct.Struct("=Q")  # at the begin: 1 if there was no place for some process
 RECORD = struct.Struct("=QQ16sQ")  # pid, start in clock ticks since boot, GPU, bytes granted; pid 0: free
 GRANTED = struct.Struct("=Q")
 FIRST = RECORD.size  # where the records begin
@@ -45,16 +44,12 @@ class Grants:
             os.close(file)
         self._at: dict[Key, int] = {}
         self._free: list[int] = []
-        self._all_known = HEAD.unpack_from(self._map) == (MAGIC, 1)
+        self._was_full = FULL.unpack_from(self._map) != (0,)
         self._read()
-
-    def all_noted(self) -> None:
-        """From now on every process's figures are here: all that an earlier release left has been taken over."""
-        HEAD.pack_into(self._map, 0, MAGIC, 1)
 
     def _read(self) -> None:
         """The figures of the living, of an earlier scheduler; the places of all others are free."""
-        if not self._all_known:
+        if self._was_full:
             self._map[:] = bytes(len(self._map))
         for number, (pid, started, gpu, _) in enumerate(RECORD.iter_unpack(self._map[FIRST:])):
             place = FIRST + number * RECORD.size
@@ -65,8 +60,8 @@ class Grants:
         self._free.reverse()
 
     def before(self, pid: int, started: int, gpu: str) -> int | None:
-        """Bytes that an earlier scheduler had granted; None if there was none that noted it."""
-        if not self._all_known:
+        """Bytes that an earlier scheduler had granted; None if it had no place to note them all."""
+        if self._was_full:
             return None
         place = self._at.get((pid, started, uuid_bytes(gpu)))
         return 0 if place is None else int(GRANTED.unpack_from(self._map, place + RECORD.size - GRANTED.size)[0])
@@ -78,7 +73,7 @@ class Grants:
         if place is None:
             if not self._free:
                 log.error("more than %d processes and GPUs: the next scheduler will believe their pages", RECORDS)
-                HEAD.pack_into(self._map, 0, MAGIC, 0)
+                FULL.pack_into(self._map, 0, 1)
                 return lambda granted: None
             place = self._at[key] = self._free.pop()
             RECORD.pack_into(self._map, place, 0, started, key[2], 0)

@@ -28,9 +28,6 @@ def test_ps_has_a_column_for_them_where_there_are_any() -> None:
     heads, rows = container_rows([container("train", namespace="team-a", node="gpu2"), container("other")], NOW)
     assert heads[-2:] == ("NAMESPACE", "NODE")
     assert table(heads, rows).splitlines()[1].endswith("team-a     gpu2")
-    older = container("of-an-older-release")
-    del older["namespace"]
-    assert container_rows([older], NOW)[0][-1] == "AGE"
 
 
 def test_top_shows_and_finds_them() -> None:

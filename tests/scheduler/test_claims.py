@@ -45,27 +45,12 @@ async def test_claim_to_more_than_was_granted_gets_nobody_past_the_queue(host: H
     assert holder_now.used(gpu) == used[holder_now.id]  # who claims nothing false keeps it all
 
 
-async def test_process_of_a_release_that_noted_nothing_is_believed(host: Host) -> None:
-    container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=2 * GIB)
-    await host.says(container, "holding")
-    (gpu,) = host.up.gpus.cards
-    used = host.up.broker.tenants[str(container.pk)].used(gpu)
-    await host.stop()
-    (host.home / "grants").unlink()
-    for _ in range(2):  # and by the one after, too, which finds it noted
-        await host.start()
-        assert host.up.broker.tenants[str(container.pk)].used(gpu) == used
-        await host.stop()
-
-
 ME = os.getpid()
 
 
 def test_figures_are_those_that_were_noted_last(tmp_path: Path) -> None:
     started = _started()
     first = Grants(tmp_path / "grants")
-    assert first.before(ME, started, "GPU-01") is None  # there was nobody before
-    first.all_noted()
     first.note(ME, started, "GPU-01")(5 * GIB)
     first.note(ME, started, "GPU-02")(7)
     first.note(ME, started, "GPU-02")(8)
@@ -78,16 +63,9 @@ def test_figures_are_those_that_were_noted_last(tmp_path: Path) -> None:
     assert second.before(ME, started + 1, "GPU-01") == 0
 
 
-def test_scheduler_that_dies_while_it_takes_over_what_was_not_noted_leaves_it_believed(tmp_path: Path) -> None:
-    started = _started()
-    Grants(tmp_path / "grants").note(ME, started, "GPU-01")(1)
-    assert Grants(tmp_path / "grants").before(ME, started, "GPU-02") is None
-
-
 def test_more_than_there_is_room_for_are_believed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grants, "RECORDS", 1)
     started, first = _started(), Grants(tmp_path / "grants")
-    first.all_noted()
     for gpu in ("GPU-01", "GPU-02"):
         first.note(ME, started, gpu)(1)
     assert Grants(tmp_path / "grants").before(ME, started, "GPU-02") is None

@@ -286,7 +286,6 @@ async def test_policy_that_an_admin_has_chosen_is_that_of_the_next_scheduler(hos
     await host.start()
     assert host.up.broker.state.policy == (await query(Node.objects.get)).policy == "best-fit"
     await host.stop()
-    # As an earlier release's, which has been taken out since.
     await query(Node.objects.update, policy_asked="of yore")
     await host.start()
     assert host.up.broker.state.policy == "fifo"

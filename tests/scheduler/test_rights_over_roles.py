@@ -74,7 +74,7 @@ def test_a_nodes_role_calls_none_of_them(site: Site) -> None:
         database.execute("SELECT gpushare_admin.let_in(1, 'x')")
 
 
-def test_set_up_again_takes_what_the_role_had_before_there_was_a_set_up(site: Site) -> None:
+def test_set_up_takes_from_the_role_that_it_may_make_roles(site: Site) -> None:
     with psycopg.connect(site.postgres.url, autocommit=True) as admin:
         admin.execute("ALTER ROLE appliance CREATEROLE")
     site.set_up("appliance")

@@ -19,7 +19,7 @@ from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).parents[2]
-NOTHING = {"events_written": 0, "events_behind": 0, "rows_behind": 0, "samples_behind": 0}
+NOTHING = {"turns": 0, "events_written": 0, "events_behind": 0, "rows_behind": 0, "samples_behind": 0}
 
 
 @pytest.fixture
@@ -87,7 +87,8 @@ def test_a_silent_scheduler_is_down_and_its_figures_stay(scrape):
     figures.event("resumed", 2.0)
     figures.event("swapped_out", 0.0)
     make_node(
-        seen_at=timezone.now() - timedelta(minutes=1), figures=figures.told(**NOTHING | {"events_written": 2}, turns=7)
+        seen_at=timezone.now() - timedelta(minutes=1),
+        figures=figures.told(**NOTHING | {"events_written": 2, "turns": 7}),
     )
     found, node = scrape(), {"node": "host"}
     assert found["gpushare_scheduler_up"] == [(node, 0)]

@@ -14,7 +14,7 @@ from web.people.roles import Role
 from web.services import attention
 
 pytestmark = pytest.mark.django_db
-NOTHING = {"events_written": 0, "events_behind": 0, "rows_behind": 0, "samples_behind": 0}
+NOTHING = {"turns": 0, "events_written": 0, "events_behind": 0, "rows_behind": 0, "samples_behind": 0}
 HONEST = Figures().told(**NOTHING)
 
 

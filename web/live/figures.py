@@ -55,7 +55,7 @@ STATES = list(State)
 LIVE = [state for state in STATES if state not in ENDED]
 BEHIND = ("events", "rows", "samples")
 WORK = {  # what every scheduler tells of its own
-    "events", "calls", "failures", "events_written",
+    "events", "turns", "calls", "failures", "events_written",
     *(f"{kind}_behind" for kind in BEHIND), *(key for _, key, _ in HISTOGRAMS),
 }  # fmt: skip
 
@@ -116,7 +116,7 @@ def _work(told: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
             events.add(f"{own},{labels(kind=kind)}", figures["events"].get(kind, 0))
         for direction in ("out", "in"):
             swaps.add(f"{own},{labels(direction=direction)}", figures["events"].get(f"swapped_{direction}", 0))
-        turns.add(own, figures.get("turns", 0))  # one of before this release does not tell them
+        turns.add(own, figures["turns"])
         for call, count in figures["calls"].items():
             calls.add(f"{own},{labels(call=call)}", count)
         for call, why, count in figures["failures"]:

@@ -3,7 +3,7 @@
 Each has a limit of its own, but ten of them may each be given nearly the whole host. The group above them is Docker's
 CgroupParent: by the cgroupfs driver a folder that we make, by systemd's a slice that it makes with its first container.
 The limit is put into it at every start of the scheduler, and looked at after every launch, since systemd writes its own
-when it makes the slice. Containers from before there was a group stay outside until they are launched anew.
+when it makes the slice.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ class ProcessEngine:
             return None
         return Sighting(
             engine_id, engine_id, Condition.ENDED, said["exit_code"], running.started_at, said["finished_at"],
-            said.get("reason", ""),
+            said["reason"],
         )  # fmt: skip
 
     def _without_keeper(self, engine_id: str, running: Running) -> Sighting:
@@ -352,7 +352,7 @@ class ProcessEngine:
     def _left(self, engine_id: str) -> list[proc.Stat]:
         try:
             launch = json.loads((self._folder(engine_id) / "launch.json").read_text())
-        except (FileNotFoundError, ValueError):  # an earlier release was killed while it removed this, or the power cut
+        except (FileNotFoundError, ValueError):  # the power was cut while it was written
             return []
         return tree.with_environment(f"GPUSHARE_SOCKET={launch['environment']['GPUSHARE_SOCKET']}")
 

@@ -115,7 +115,7 @@ class Slices:
             self._generation = max(self._generation, int(other["spec"]["pool"]["generation"]))
         mine = next((each for each in found if each["metadata"]["name"] == self.name), None)
         for other in found:
-            if other is not mine:  # of an earlier release, or of somebody who takes himself for us
+            if other is not mine:  # of somebody who takes himself for us
                 await self._api.delete(f"{PATH}/{other['metadata']['name']}")
         meant = self._spec()  # there may be others to show before this is read back
         if mine is not None and _same(mine["spec"], meant):

@@ -46,13 +46,6 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = {group_text}) THEN
         CREATE ROLE {group} NOLOGIN;
     END IF;
-    -- From before this set-up: the appliance's role needed it, and from PostgreSQL 16 on has rights over what it made.
-    FOR each IN SELECT r.rolname FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid
-        WHERE m.member = {app_text}::regrole AND (r.rolname = {group_text} OR (
-            starts_with(r.rolname, {prefix}) AND substr(r.rolname, length({prefix}) + 1) ~ '^[0-9]+$'))
-    LOOP
-        EXECUTE format('REVOKE %I FROM %I', each.rolname, {app_text});
-    END LOOP;
     SELECT rolsuper, rolcreaterole INTO each FROM pg_roles WHERE rolname = {app_text};
     IF each.rolsuper THEN
         RAISE WARNING 'The role % is a superuser: whoever has it can run programs on this host. Use another one.',
