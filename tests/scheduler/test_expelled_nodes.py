@@ -197,7 +197,7 @@ def test_a_host_that_joins_while_its_node_is_removed_keeps_no_role_without_a_nod
 
 
 def test_a_role_that_the_nodes_row_does_not_name_is_taken_away(site: Site) -> None:
-    """As an earlier release left it, when a host joined while its node was removed."""
+    """As after a backup from before it joined was restored: PostgreSQL keeps its role."""
     site.joined("nameless")
     site.sql("UPDATE web_node SET role = '', removed_at = now() WHERE name = 'nameless'")
     site.main.manage("node", "remove", "nameless", "--force")
