@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
-ONCE = math.inf
+ONCE = float("inf")
 RESTART = 1.0  # seconds
 
 PERIODS = {

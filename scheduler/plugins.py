@@ -35,18 +35,15 @@ class Plugin(Protocol):
     async def expect(self) -> None: ...
     def give_again(self) -> None: ...
     async def run(self) -> None: ...
+    def see(self, readings: Mapping[str, Reading]) -> None: ...
     async def close(self) -> None: ...
-
-    def see(self, readings: Mapping[str, Reading]) -> None:
-        """To be called with each reading of the cards."""
 
 
 def plugin_of(engine: str) -> type[Plugin]:
     """Raises EngineError if it is not installed."""
     try:
-        found: type[Plugin] = import_string(PLUGINS.get(engine, VOLUMES))
+        return import_string(PLUGINS.get(engine, VOLUMES))  # type: ignore[no-any-return]
     except ImportError as error:
         raise EngineError(
             f"What GPUSHARE_ENGINE={engine} needs is not installed ({error}): pip install -r requirements/{engine}.txt"
         ) from None
-    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import fcntl
 import logging
@@ -32,7 +31,6 @@ from web.schema import NewerDatabase, OlderDatabase
 log = logging.getLogger(__name__)
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-LARGE, M_MMAP_THRESHOLD = 256 << 10, -3  # bytes; of mallopt(3)
 LET_GO = 2.0  # seconds within which what a killed scheduler was just starting has let go of its lock
 
 
@@ -105,17 +103,6 @@ def allow_many_descriptors() -> None:
     """Each session takes four; the usual soft limit of 1024 would do for 250 processes."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def give_large_blocks_back() -> None:
-    """What the C library lends in large blocks has pages of its own from now on, which go back to the kernel with it.
-
-    By itself glibc puts such blocks on the heap once one has been freed. A dictionary of some MiB that is made anew now
-    and then, as Python's of the names of processes is, then leaves a hole each time: a scheduler grew by 3.75 MiB every
-    few minutes of a day of tests/faults/soak.py, with no object more.
-    """
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
 async def policy(store: Store) -> str:

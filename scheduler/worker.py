@@ -25,6 +25,7 @@ from scheduler.components import Components
 from scheduler.core import policies
 from scheduler.engines.base import Engine
 from scheduler.gpus import Gpus
+from scheduler.heap import give_large_blocks_back
 from scheduler.parts import ONCE, PERIODS, Part, running
 from scheduler.plugins import plugin_of
 from scheduler.proc import Source as Processes
@@ -76,7 +77,7 @@ class Scheduler(Components):
         """Everything in its order: what lives is known before a socket opens, and is written down when all ends."""
         with starting.writing_in_words():
             starting.allow_many_descriptors()
-            starting.give_large_blocks_back()
+            give_large_blocks_back()
             sys.setswitchinterval(LOOP_WAITS)
             await self._open(shutdown)
             await self._take_over(shutdown)

@@ -80,8 +80,7 @@ class Swapping:
         self._card, self._mover, self._turns, self._end = card, Mover(card), turns, end
         asked: int | None = settings.GPUSHARE_SWAP_MEMORY
         self.budget = room.available() // 2 if asked is None else asked
-        self.speeds = Speeds({})
-        self.moved = moved
+        self.speeds, self.moved = Speeds({}), moved
         self._transfer = asyncio.Lock()
         self._under_way: set[asyncio.Task[None]] = set()
         self._hung: dict[str, float] = {}  # container → since when the driver does not answer

@@ -26,13 +26,10 @@ UNKNOWN = "Kubernetes has given it back; how its programs ended, kubectl tells."
 
 
 class Claims(Protocol):
-    """What the driver knows of them."""
+    """The driver. `end_pods` has a claim's pods end, with a grace in seconds; a quota beyond a claim is a Problem."""
 
-    async def end_pods(self, id_: str, grace: float) -> None:
-        """Has the pods of a claim end, with a grace in seconds."""
-
-    def require_within(self, id_: str, size: int) -> None:
-        """Refuses a quota beyond the claim. Raises Problem."""
+    async def end_pods(self, id_: str, grace: float) -> None: ...
+    def require_within(self, id_: str, size: int) -> None: ...
 
 
 class KubernetesEngine:

@@ -50,8 +50,7 @@ class Node:
             raise EngineError(str(error)) from None
         self.slices = Slices(self._api, settings.GPUSHARE_NODE)
 
-    async def open(self) -> None:
-        """Nobody asks before all is put together."""
+    async def open(self) -> None: ...
 
     def engine(self, outfit: Outfit) -> KubernetesEngine:
         # What is mounted is looked for on the host, which has our home, and not what is in our image.
@@ -77,8 +76,7 @@ class Node:
         """Before the engine is asked what it has. Raises DatabaseError or OSError."""
         await self.driver.expect()
 
-    def give_again(self) -> None:
-        """After the sockets were opened anew: nothing to do, as containers see the folders that these are in."""
+    def give_again(self) -> None: ...  # containers see the folders that the sockets are in
 
     async def run(self) -> None:
         """Once all is taken over, until cancelled. What all of a node share is left alone where another serves it."""

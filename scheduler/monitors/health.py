@@ -76,8 +76,7 @@ class Health:
         if clock.monotonic() - self._timed > TIMED_EVERY:
             self._timed = clock.monotonic()
             await self._store.compare_clocks()
-        folders = await self._folders()
-        self._tell(await asyncio.to_thread(_short, folders))
+        self._tell(await asyncio.to_thread(_short, await self._folders()))
 
     async def _folders(self) -> dict[str, Path]:
         """Those whose disks are looked at: what lies there → where."""

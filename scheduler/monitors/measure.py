@@ -80,8 +80,7 @@ class Measure:
 
     def __init__(self, shared: SharedParts, replaced: Replaced, past: Uncapped, measured: Measured) -> None:
         self._gpus, self._broker, self._store = shared.gpus, shared.broker, shared.store
-        self._owns = shared.engine.owns
-        self._replaced, self._past = replaced, past
+        self._owns, self._replaced, self._past = shared.engine.owns, replaced, past
         self._again = False  # somebody seems to have got past the shim, and is not told of yet
         self._measured = measured
         self._differences: dict[tuple[int, str], Difference] = {}

@@ -74,8 +74,7 @@ class Plugin:
     def _begin_serving(self) -> None:
         self._serving = self._serving or asyncio.create_task(self._server.run())
 
-    def see(self, readings: Mapping[str, Reading]) -> None:
-        """With each reading of the cards: Docker is not told of them."""
+    def see(self, readings: Mapping[str, Reading]) -> None: ...
 
     def give_again(self) -> None:
         """After the sockets were opened anew."""

@@ -10,7 +10,7 @@ import pytest
 LENT_ANEW = """
 import ctypes, sys
 
-from scheduler.starting import give_large_blocks_back
+from scheduler.heap import give_large_blocks_back
 
 libc = ctypes.CDLL(None)
 
