@@ -1,6 +1,6 @@
 """What keeping on this host costs while the database is away: python -m benchmarks.journal
 
-A batch of events and rows, as a flush has them, with each way of SQLite to sync; and an entry of what is known, which
+A batch of events and rows, as a flush has them, with each way of SQLite to sync; and the claims of a container, which
 each launch waits for. Milliseconds, in the journal's own thread: no decision waits for either.
 """
 
@@ -10,6 +10,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,13 +20,16 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
 django.setup()
 
-from scheduler.store.journal import Fields, Journal  # noqa: E402
+from scheduler.store.journal import Journal, Numbered  # noqa: E402
+from scheduler.store.node_snapshot import Fields, Row, Rows  # noqa: E402
+from web.models import AllocationEvent, Claim, Container  # noqa: E402
 
 ROUNDS = 300
 EVENTS, ROWS = 20, 20
-EVENT: Fields = {"at": "2026-11-22 12:00:00.123456+00:00", "kind": "accepted", "container_id": "c" * 36, "gpu_id": 1,
-                 "pid": 1234, "bytes": 1 << 30, "used_after": 1 << 31, "waited": 0.0, "policy": "fair"}  # fmt: skip
-ENTRY: Fields = {"fields": {f"field {number}": "some value" for number in range(40)}, "owner": "ada", "claims": {}}
+EVENT = AllocationEvent(at=datetime.now(UTC), kind="accepted", container_id="c" * 36, gpu_id=1, pid=1234, bytes=1 << 30,
+                        used_after=1 << 31, policy="fair")  # fmt: skip
+CONTAINER: Row = (Container, "c" * 36)
+KNOWN: Fields = {**{f"field {number}": "some value" for number in range(40)}, "started_at": None}
 
 
 def main() -> None:
@@ -38,13 +42,14 @@ def main() -> None:
 
             def keep(journal: Journal = journal) -> None:
                 nonlocal number
-                events = [(number + each, EVENT) for each in range(1, EVENTS + 1)]
+                events = [Numbered(number + each, EVENT) for each in range(1, EVENTS + 1)]
                 number += EVENTS
-                journal.keep(events, {f"row {each}": {"used": number} for each in range(ROWS)})
+                journal.keep(events, {(Claim, ("c" * 36, each)): {"used": number} for each in range(ROWS)})
 
             _tell(f"{EVENTS} events, {ROWS} rows, {sync}", keep)
             if sync == "FULL":
-                _tell("one entry of what is known", partial(journal.know, {"container": ENTRY}))
+                claims: Rows = {(Claim, ("c" * 36, 1)): {"quota": 1 << 30}}
+                _tell("claims that are promised", partial(journal.promise, {CONTAINER: KNOWN}, claims, synced=False))
             journal.close()
 
 

@@ -43,7 +43,7 @@ class TakeOver:
         present = {sighting.id: sighting.engine_id for sighting in await self._engine.sightings()}
         launching = set()  # to come still, or under way: its program may look for the socket already
         rows = await self._store.records.living()
-        self._store.learn(rows, told)
+        await self._store.learn(rows, told)
         self._store.clocks.forget_all_but([str(row.pk) for row in rows])
         for row in rows:
             engine_id = present.get(str(row.pk)) or row.engine_id  # what the engine says counts: a row can name any

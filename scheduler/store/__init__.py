@@ -22,11 +22,11 @@ from scheduler.clock import FOLDER as CLOCKS
 from scheduler.clock import Clocks, now, wall
 from scheduler.figures import Figures
 from scheduler.gpus import Card
-from scheduler.store import node_lease, pending_placements
-from scheduler.store.async_journal import AsyncJournal, Numbered
+from scheduler.store import node_lease, node_snapshot, pending_placements
 from scheduler.store.cards import CardTaken, make_known, take
 from scheduler.store.database import Database, Here
 from scheduler.store.journal import NAME as JOURNAL_FILE
+from scheduler.store.journal import AsyncJournal, Journal
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
 from scheduler.store.volumes import Volumes
@@ -62,7 +62,7 @@ class Store(WriteBehind):
         self._contexts: dict[str, int] = {}
         self._living: Callable[[], Sequence[str]] = list
         self.figures = Figures()
-        self.records = Records(self.database, self._here)
+        self.records = Records(self.database, self._here, self.snapshot)
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
 
@@ -73,18 +73,15 @@ class Store(WriteBehind):
         and this host knows enough by itself: then the name is taken when it is back.
         """
         enter = partial(self._enter, cards, contexts, node)
-        if self.journal:
-            await self.journal.recall()
         try:
             await enter()
         except AWAY as error:
-            if self.journal is None or not self._recall(self.journal, cards):
+            if not await self._start_alone(cards):
                 raise
             log.error("the database is away, and the scheduler starts without it: %s", error)
-            self._number = await self.journal.next_run()
-            self.away, self.records.recalled, self.on_return = True, self.journal.snapshot, partial(self._return, enter)
+            self.on_return = partial(self._return, enter)
         if self.journal:  # what is kept, and not set aside, comes before anything is read, however long that takes
-            for row, fields in (await self.journal.rows()).items():
+            for row, fields in (await self.journal.ask(Journal.rows)).items():
                 self.put(*row, fields)
             await (self.durable() if self.away else self.flush())
         return self._contexts
@@ -113,43 +110,47 @@ class Store(WriteBehind):
             if ended - begun < PROMPT:
                 self.node(skew=round((begun + ended) / 2 - theirs, 1))
 
-    def learn(self, rows: Sequence[Container], told: Mapping[str, Mapping[str, int]]) -> None:
-        """What the database has of the living, for a start without it."""
-        if self.journal and self.records.recalled is None:
-            self.journal.snapshot.living(rows, told)
+    async def learn(self, rows: Sequence[Container], told: Mapping[str, Mapping[str, int]]) -> None:
+        """What the database has of the living, and of no others, for a start without it. `told`: see `Records.told`."""
+        if self.journal and not self._here.alone:
+            living = node_snapshot.of_containers(rows, told)
+            await self.journal.note(Journal.learn, living, (Container, Claim))
 
     async def _enter(self, cards: Mapping[str, Card], contexts: Mapping[str, int], fields: Mapping[str, Any]) -> None:
         node, gpus = await self.ask(_open, self._name, self._here.holder, list(cards.values()), contexts, fields)
         if self.journal:
             await self._meet(node, self.journal)
-            self.journal.snapshot.here(node, gpus)
-        elif not self._numbering:  # a commit whose answer was lost is made again: its events may be there already
-            self._events = [Numbered(node.told + number, event) for number, event in self._events]
+            await self.journal.note(Journal.learn, node_snapshot.of_node(node, gpus))
+        elif not self._numbering:
             self._number += node.told
-        self._numbering = node.pk
-        self._here.node = node.pk
+        self._numbering = self._here.node = node.pk
         self._here.gpus.update({gpu.uuid: gpu.pk for gpu in gpus})
         self._contexts = {gpu.uuid: gpu.context for gpu in gpus if gpu.context}
 
     async def _meet(self, node: Node, journal: AsyncJournal) -> None:
         """What is kept here is of this database, or is set aside; this run's numbers follow those that it has."""
         if node.outbox != journal.id:
-            if await journal.holds_anything():
+            if await journal.ask(Journal.holds_anything):
                 if self.on_return is not None:
                     raise node_lease.NameTaken(f"{OTHER}. This scheduler ends; the next one sets that aside.")
-                log.error("%s: it is in %s", OTHER, await journal.set_aside())
+                log.error("%s: it is in %s", OTHER, await journal.ask(Journal.set_aside))
             await self.ask(_note_journal, node.pk, journal.id)
             self._here.journal = journal.id
-        if not self._number:
-            self._number = await journal.next_run(node.told)
+        if self.on_return is None:
+            self._number = self._kept = await journal.ask(Journal.next_run, node.told)
 
-    def _recall(self, journal: AsyncJournal, cards: Mapping[str, Card]) -> bool:
+    async def _start_alone(self, cards: Mapping[str, Card]) -> bool:
         """Whether this host knows itself and all its cards."""
-        known = journal.snapshot
-        if known.name() != self._name or not cards.keys() <= known.gpus().keys():
+        if self.journal is None:
             return False
-        self._here.node, self._contexts = known.node(), known.contexts()
+        known = await self.snapshot()
+        node, name = known.node()
+        if name != self._name or not cards.keys() <= known.gpus().keys():
+            return False
+        self._here.node, self._contexts = node, known.contexts()
         self._here.gpus.update(known.gpus())
+        self._number = self._kept = await self.journal.ask(Journal.next_run)
+        self.away = self._here.alone = True
         return True
 
     async def _return(self, enter: Callable[[], Awaitable[None]]) -> None:
@@ -164,8 +165,11 @@ class Store(WriteBehind):
 
     async def _flush(self) -> None:
         await super()._flush()
-        if self.on_return is None:  # no earlier: what was kept says which commands are done
-            self.records.recalled = None
+        if self.journal and self.journal.missed:
+            self.journal.missed = False
+            async with self.nothing_written():
+                rows, told = await self.records.living(), await self.records.told()
+                await self.journal.note(Journal.learn, node_snapshot.of_containers(rows, told))
 
     # ---- what is so now ----
 
@@ -206,8 +210,6 @@ class Store(WriteBehind):
     ) -> None:  # fmt: skip
         """`at`: when it happened, if that is not now."""
         self.figures.event(kind, waited)
-        if self.journal and used_after is not None:
-            self.journal.snapshot.told(container, gpu, used_after)
         self.happened(
             AllocationEvent(
                 at=at or self.clocks.now(container),

@@ -34,6 +34,7 @@ class Here:
     node: int = 0
     holder: str = ""  # who has that node's name, if it is still us
     journal: str = ""  # the id of this host's journal, which its node has in the database; empty: it has none
+    alone: bool = False  # the scheduler started without the database, which has not got yet what is kept
     gpus: dict[str, int] = field(default_factory=dict)
 
 

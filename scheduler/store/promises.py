@@ -39,10 +39,7 @@ class Promises:
                 for gpu in sizes:
                     self._behind.may_be_written((Claim, (str(container.pk), gpu)), "quota")
                 raise
-            for gpu, size in sizes.items():
-                self._behind.was_written((Claim, (str(container.pk), gpu)), quota=size)
-        if journal := self._behind.journal:  # a scheduler that starts without the database has to know whose it is
-            await journal.promised(container, quota)
+            await self._behind.promised(container, quota)
 
     async def made(self, container: Container) -> dict[str, int]:
         """What a container was promised before: bytes by GPU."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from django.db import models
 from django.db.models import Exists, Q
@@ -14,30 +14,35 @@ from scheduler.store.node_snapshot import NodeSnapshot
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, RelayOrder
 from web.models.records import secrets
 
+T = TypeVar("T")
+
 EARLIER = 10  # runs of a job, that say how long the next one takes
 
 
 class Records:
-    """All of it is about this host. After a start without the database, what a start asks is answered by `recalled`."""
+    """All of it is about this host. After a start without the database, what a start asks is answered by `snapshot`."""
 
-    def __init__(self, database: Database, here: Here) -> None:
+    def __init__(self, database: Database, here: Here, snapshot: Callable[[], Awaitable[NodeSnapshot]]) -> None:
         self._ask = database.ask
         self._here = here
-        self.recalled: NodeSnapshot | None = None  # until the database is back
+        self._snapshot = snapshot
+
+    async def _known(self, recall: Callable[[NodeSnapshot], T], query: Callable[[int], T]) -> T:
+        return recall(await self._snapshot()) if self._here.alone else await self._ask(query, self._here.node)
 
     async def commands(self) -> list[Command]:
         """What is to be done, in order."""
-        if self.recalled:
+        if self._here.alone:
             return []
         return await self._ask(_commands, self._here)
 
     async def relay_orders(self) -> list[RelayOrder]:
         """What the web side of another host wants to be shown of containers here. Each is taken by that."""
-        return [] if self.recalled else await self._ask(_relay_orders, self._here)
+        return [] if self._here.alone else await self._ask(_relay_orders, self._here)
 
     async def living(self) -> list[Container]:
         """Containers that have not ended and were launched here, with their claims."""
-        return self.recalled.containers() if self.recalled else await self._ask(_living, self._here.node)
+        return await self._known(NodeSnapshot.containers, _living)
 
     async def living_by_engine(self) -> dict[str, list[str]]:
         """The names of those of them that an engine is known to have, by its name."""
@@ -49,8 +54,8 @@ class Records:
 
     async def told(self) -> dict[str, dict[str, int]]:
         """What containers that have not ended used by the last event that said so: container → GPU → bytes."""
-        if self.recalled:
-            return self.recalled.used()
+        if self._here.alone:
+            return (await self._snapshot()).used()
         uuids = {pk: uuid for uuid, pk in self._here.gpus.items()}
         told: dict[str, dict[str, int]] = {}
         for container, gpu, used in await self._ask(_told, self._here.node):
@@ -63,20 +68,20 @@ class Records:
 
         After a start without the database none: it may be told again.
         """
-        found = [] if self.recalled else await self._ask(_told_of, self._here.node, kind)
+        found = [] if self._here.alone else await self._ask(_told_of, self._here.node, kind)
         return {(str(container), pid) for container, pid in found}
 
     async def moved(self) -> dict[str, tuple[float, float]]:
         """What moving memory to and from this host's has taken so far (`Speeds`)."""
-        return self.recalled.moved() if self.recalled else await self._ask(_moved, self._here.node)
+        return await self._known(NodeSnapshot.moved, _moved)
 
     async def compute_asked(self) -> dict[str, str]:
         """What an admin chose for GPUs of this host: UUID → `Compute`; those without a choice are left out."""
-        return self.recalled.compute_asked() if self.recalled else await self._ask(_compute_asked, self._here.node)
+        return await self._known(NodeSnapshot.compute_asked, _compute_asked)
 
     async def policy_asked(self) -> str:
         """The policy that an admin chose; empty: nobody has."""
-        return self.recalled.policy_asked() if self.recalled else await self._ask(_policy_asked, self._here.node)
+        return await self._known(NodeSnapshot.policy_asked, _policy_asked)
 
     async def paused_by(self, ids: Sequence[str]) -> dict[str, str]:
         """Who has paused these containers: id → user name; without those that nobody has, but the appliance itself."""

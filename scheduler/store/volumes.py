@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.db.models import Model
+
 from scheduler.store.database import Here
-from scheduler.store.node_snapshot import NodeSnapshot
+from scheduler.store.journal import Journal
+from scheduler.store.node_snapshot import Fields
 from scheduler.store.write_behind import WriteBehind
-from web.models import Claim, Command, Container, Volume
+from web.models import Command, Container, Volume
 from web.services import claiming, mounting
 from web.services.admission import free_name
 from web.services.claiming import Claimed
@@ -24,33 +27,26 @@ class Volumes:
         self._behind = behind
         self._here = here
 
-    @property
-    def recalled(self) -> NodeSnapshot | None:
-        """After a start without the database: what this host knows by itself."""
-        return self._behind.journal.snapshot if self._behind.journal and self._behind.on_return else None
-
     async def all(self) -> dict[str, dict[str, str]]:
         """Name → options, as Docker gave them."""
-        if self.recalled:
-            return self.recalled.volumes()
+        if self._here.alone:
+            return (await self._behind.snapshot()).volumes()
         found = await self._behind.ask(_all, self._here.node)
-        if journal := self._behind.journal:
-            for name in journal.snapshot.volumes().keys() - found.keys():
-                journal.snapshot.volume(name, None)
-            for name, options in found.items():
-                journal.snapshot.volume(name, options)
+        await self._learn({name: {"options": options} for name, options in found.items()}, (Volume,))
         return found
 
     async def make(self, name: str, options: Mapping[str, str]) -> None:
         """Raises Problem."""
         await self._behind.write_by(mounting.make, self._here.node, name, options, self._behind.require_name)
-        if journal := self._behind.journal:
-            journal.snapshot.volume(name, options)
+        await self._learn({name: {"options": options}})
 
     async def remove(self, name: str) -> None:
         await self._behind.write(mounting.remove, self._here.node, name)
+        await self._learn({name: None})
+
+    async def _learn(self, volumes: Mapping[str, Fields | None], instead_of: Sequence[type[Model]] = ()) -> None:
         if journal := self._behind.journal:
-            journal.snapshot.volume(name, None)
+            await journal.note(Journal.learn, {(Volume, name): fields for name, fields in volumes.items()}, instead_of)
 
     async def mount(self, volume: str, options: Mapping[str, str], asked: Mounting) -> Container:
         """The record of a container with its claims. Raises Problem, and then there is none."""
@@ -77,17 +73,12 @@ class Volumes:
         await self._behind.write(claiming.call_off, self._here.node, claim, reason)
 
     async def _promised(self, container: Container) -> None:
-        """A scheduler that starts without the database has to know whose it is."""
-        promised = {claim.gpu.uuid: claim.quota for claim in container.claims.all()}
-        for gpu, quota in promised.items():
-            self._behind.was_written((Claim, (str(container.pk), gpu)), quota=quota)
-        if journal := self._behind.journal:
-            await journal.promised(container, promised)
+        await self._behind.promised(container, {claim.gpu.uuid: claim.quota for claim in container.claims.all()})
 
     async def mounted(self) -> list[Container]:
         """Containers that live, or that the engine has ended and not forgotten, of those that volumes brought here."""
-        if self.recalled:
-            return [row for row in self.recalled.containers() if row.mount]
+        if self._here.alone:
+            return [row for row in (await self._behind.snapshot()).containers() if row.mount]
         return await self._behind.ask(_mounted, self._here.node)
 
     async def require_image(self, container: str, image: str) -> None:

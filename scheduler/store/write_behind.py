@@ -2,7 +2,7 @@
 happened (append-only, through the audit's hash chain), and samples.
 
 A decision never waits for the database, and a database that is away for a while loses nothing but samples. Where it is
-a server that may be away for hours, what is told meanwhile is kept here and comes later (async_journal.py, journal.py).
+a server that may be away for hours, what is told meanwhile is kept here and comes later (journal.py).
 After each write the group "live" is told to look again, and so is whoever waits for a command that is done; these
 messages are hints, and losing one costs nothing but time.
 """
@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,11 +22,10 @@ from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import DataError, Error, IntegrityError, OperationalError, models, transaction
 from django.db.models.functions import Now
 
-from scheduler.store import event_log, node_lease
-from scheduler.store.async_journal import AsyncJournal, Numbered, Row, Rows
+from scheduler.store import event_log, node_lease, node_snapshot
 from scheduler.store.database import Database, Here
-from scheduler.store.journal import Fields
-from scheduler.store.split_batch import Batch, split_batch
+from scheduler.store.journal import AsyncJournal, Journal, Numbered
+from scheduler.store.node_snapshot import Fields, NodeSnapshot, Row, Rows
 from web import audit
 from web.inserting import insert
 from web.models import AllocationEvent, Claim, Command, Container, Node, UsageSample
@@ -34,6 +34,7 @@ from web.services.issuing import outcome_channel
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Batch = tuple[Rows, list[Numbered], list[UsageSample]]
 
 PAUSE = 0.05  # seconds between two flushes, unless somebody waits for an answer
 RETRY = 1.0
@@ -46,7 +47,17 @@ OF_AN_END = ("finished_at", "exit_code", "reason")  # what it tells of itself
 NEVER_TAKEN = (IntegrityError, DataError, ValueError, OverflowError)
 
 
+@dataclass(slots=True)
+class Unsent:
+    """Fields of a row, and the number of the last change."""
+
+    number: int = 0
+    fields: Fields = field(default_factory=dict)
+
+
 class WriteBehind:
+    """What is told has a number. `_kept` and `_sent` say up to which the journal and the database have it."""
+
     def __init__(self, database: Database, here: Here, journal: AsyncJournal | None = None) -> None:
         """`journal`: what is told while the database is away; None where that is a file of this host itself."""
         self.database = database
@@ -59,21 +70,17 @@ class WriteBehind:
         self.lost_because: node_lease.NameTaken | None = None
         self._here = here
         self._layer = get_channel_layer()
-        self._rows: Rows = {}
-        self._writing: Rows = {}  # by the flush that is under way
-        self._written: Rows = {}
-        self._learnt: dict[str, Fields | None] = {}  # what the flush under way leads to in `journal.snapshot`
-        self._unkept: set[Row] = set()  # what is told of them is neither in the database nor kept
-        self._number = 0
-        self._numbering = 0  # the key of the node whose events are numbered; 0 until the database has it
-        self._events: list[Numbered] = []
-        self._sending: list[Numbered] = []
+        self._events: list[Numbered] = []  # that neither the journal nor the database has
+        self._rows: dict[Row, Unsent] = {}  # that the database does not have
         self._samples: list[UsageSample] = []
+        self._last: Rows = {}  # what was told last of each row
+        self._number = self._kept = self._sent = 0
+        self._numbering = 0  # the key of the node whose events are numbered; 0 until the database has it
         self._events_written = 0
         self._dirty = asyncio.Event()
         self._awaited = asyncio.Event()
         self._flushing = asyncio.Lock()
-        self._moving = asyncio.Lock()  # while events go from here to the journal: none may overtake them
+        self._keeping = asyncio.Lock()
 
     async def ask(self, query: Callable[..., T], *arguments: Any) -> T:
         """Runs a query in the database's thread."""
@@ -105,32 +112,28 @@ class WriteBehind:
     def put(self, model: type[models.Model], pk: Any, fields: Mapping[str, Any]) -> None:
         row = (model, pk)
         # What is written once needs no comparing, and would be kept for ever.
-        written = self._written.setdefault(row, {}) if model is not Command else {}
-        waiting, writing = self._rows.get(row, {}), self._writing.get(row, {})
-
-        def last(name: str) -> Any:
-            return waiting.get(name, writing.get(name, written.get(name, ...)))
-
-        new = {name: value for name, value in fields.items() if last(name) != value}
+        last = self._last.setdefault(row, {}) if model is not Command else {}
+        new = {name: value for name, value in fields.items() if last.get(name, ...) != value}
         if new:
-            self._remember(row, new)
-            if self.journal:
-                self.journal.snapshot.put(model, pk, new)
+            last.update(new)
+            self.with_the_next(row, **new)
             self._dirty.set()
+        if fields.get("finished_at") or fields.get("removed_at"):
+            self.forget_row(row)
 
     def with_the_next(self, row: Row, **fields: Any) -> None:
         """Is written with whatever is written next: nothing is to wait for it, and it makes nothing be written."""
-        self._remember(row, fields)
-
-    def _remember(self, row: Row, fields: Mapping[str, Any]) -> None:
-        self._rows.setdefault(row, {}).update(fields)
-        if self.journal:
-            self._unkept.add(row)
+        unsent = self._rows.setdefault(row, Unsent())
+        unsent.number = self._next_number()
+        unsent.fields.update(fields)
 
     def happened(self, event: AllocationEvent) -> None:
-        self._number += 1
-        self._events.append(Numbered(self._number, event))
+        self._events.append(Numbered(self._next_number(), event))
         self._dirty.set()
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
 
     def sampled(self, sample: UsageSample) -> None:
         self._samples.append(sample)
@@ -141,8 +144,15 @@ class WriteBehind:
         self._awaited.set()
 
     def forget_row(self, row: Row) -> None:
-        """Of something that has ended: what was written of it need not be remembered any more."""
-        self._written.pop(row, None)
+        """Of something that has ended: what was told of it need not be remembered any more."""
+        self._last.pop(row, None)
+
+    def _take_out(self, row: Row, names: Iterable[str]) -> None:
+        if unsent := self._rows.get(row):
+            for name in names:
+                unsent.fields.pop(name, None)
+            if not unsent.fields:
+                del self._rows[row]
 
     @contextlib.asynccontextmanager
     async def nothing_written(self) -> AsyncIterator[None]:
@@ -153,19 +163,22 @@ class WriteBehind:
     def may_be_written(self, row: Row, *names: str) -> None:
         """By a commit that had no answer: what is told next of these is written, whatever it is."""
         for name in names:
-            self._written.get(row, {}).pop(name, None)
+            self._last.get(row, {}).pop(name, None)
 
-    def was_written(self, row: Row, **fields: Any) -> None:
-        """By somebody else, inside `nothing_written`: what was told before is not to be written after it.
+    async def promised(self, container: Container, quota: Mapping[str, int]) -> None:
+        """The database has these claims (bytes by GPU), written by the caller inside `nothing_written`.
 
-        Nor by the next scheduler, which finds it where it was kept: it goes from there when this has been written, too.
+        A quota that was told before is not written after it, nor by the next scheduler, which finds it in the journal.
+        That one has to know whose the claims are, if it starts without the database: so only now it may be started.
         """
-        for name in fields:
-            self._rows.get(row, {}).pop(name, None)
+        id_, pks = str(container.pk), self._here.gpus
+        claims: Rows = {(Claim, (id_, pks[gpu])): {"quota": size} for gpu, size in quota.items()}
+        for row, fields in claims.items():
+            self._take_out(row, fields)
+            self._last.setdefault(row, {}).update(fields)
         if self.journal:
-            self._remember(row, fields)
-            self._dirty.set()
-        self._written.setdefault(row, {}).update(fields)
+            synced = self._sent < self._kept
+            await self.journal.note(Journal.promise, node_snapshot.of_container(container), claims, synced)
 
     # ---- writing ----
 
@@ -195,7 +208,7 @@ class WriteBehind:
         flush.result()
 
     async def flush(self) -> None:
-        """Writes everything remembered so far. Raises DatabaseError and the like, journal what was not written."""
+        """Writes everything remembered so far. Raises DatabaseError and the like, and keeps what was not written."""
         await asyncio.shield(asyncio.create_task(self._flush()))  # what it has taken out goes down with no one
 
     async def durable(self) -> None:
@@ -214,29 +227,38 @@ class WriteBehind:
         except (Error, TimeoutError):
             await self._keep()
 
+    async def snapshot(self) -> NodeSnapshot:
+        """What this host knows without the database, with all that was told. Raises OperationalError."""
+        assert self.journal is not None
+        with contextlib.suppress(OperationalError):  # without room it lacks what has happened since the start
+            await self._keep()
+        return NodeSnapshot(await self.journal.ask(Journal.known))
+
     async def _keep(self) -> None:
         """Everything told so far that the database may not have. Raises OperationalError."""
+        await asyncio.shield(asyncio.create_task(self._keep_all()))
+
+    async def _keep_all(self) -> None:
         assert self.journal is not None
-        async with self._moving:
-            events, unkept = self._events, self._unkept
-            rows = {row: {**self._writing.get(row, {}), **self._rows.get(row, {})} for row in unkept}
-            self._events, self._unkept = [], set()
-            learnt, self._learnt = {**self._learnt, **self.journal.snapshot.take_changed()}, {}
+        async with self._keeping:
+            kept, number = self._kept, self._number
+            events = [each for each in self._events if each.number > kept]
+            rows = {row: dict(unsent.fields) for row, unsent in self._rows.items() if unsent.number > kept}
+            if not events and not rows:
+                return
+            self._kept = number  # from here on it may be there
             try:
-                await self.journal.keep([*self._sending, *events], rows)
-            except BaseException:
-                # Those that the database did not take meanwhile are back already, and are older.
-                self._events = sorted([*events, *self._events], key=lambda each: each.number)
-                self._unkept |= unkept
-                self.journal.snapshot.put_back(learnt)
+                await self.journal.ask(Journal.keep, events, rows)
+            except Exception:
+                self._kept = kept
                 raise
-            await self.journal.save_snapshot(learnt)
+            self._events = [each for each in self._events if each.number > number]
 
     @property
     def waiting(self) -> bool:
         """Whether anything told has not been written yet."""
-        kept = self.journal is not None and self.journal.holds_events
-        return self._flushing.locked() or kept or bool(self._rows or self._events or self._samples)
+        told = self._sent < self._kept or self._rows or self._events or self._samples
+        return self._flushing.locked() or bool(told)
 
     def progress(self) -> dict[str, int]:
         """Events that were written so far, and what is told and not written yet."""
@@ -248,96 +270,74 @@ class WriteBehind:
             self._dirty.clear()
             self._awaited.clear()
             try:
-                await self._send(await self._take())
+                await self._send()
             except Error:
                 self.away = True
+                del self._samples[:-SAMPLES_KEPT]
                 if self.journal:
                     await self._keep()
                 raise
-            self.away = False
-            if self.journal:
-                learnt, self._learnt = self._learnt, {}
-                await self.journal.save_snapshot(learnt)
+            self.away = self._here.alone = False
 
     async def _send_kept(self) -> None:
         """What happened while the database was away comes before what happened since."""
         if self.on_return is not None:
             await self.on_return()
             self.on_return = None
-        while self.journal and self.journal.holds_events:
-            if events := await self.journal.events(BATCH):
-                await self._write([({}, events, [])])
-                await self.journal.sent(events[-1].number)
+        sent = self._sent
+        while self.journal and sent < self._kept:
+            kept = self._kept
+            events = await self.journal.ask(Journal.events, BATCH)
+            if events:
+                await self._write({}, events, [])
+                await self.journal.ask(Journal.sent, events[-1].number, {}, events, True)
+            sent = events[-1].number if events else kept
 
-    async def _take(self) -> Batch:
-        """All that is to be written, once nothing older is kept."""
-        while True:
-            await self._send_kept()
-            async with self._moving:
-                if self.journal is None or not self.journal.holds_events:
-                    self._writing, self._rows = self._rows, {}
-                    self._sending, self._events = self._events, []
-                    if self.journal:
-                        self._learnt |= self.journal.snapshot.take_changed()
-                    samples, self._samples = self._samples[:BATCH], self._samples[BATCH:]
-                    return self._writing, self._sending, samples
-
-    async def _send(self, batch: Batch) -> None:
-        rows, events, samples = batch
+    async def _send(self) -> None:
+        await self._send_kept()
+        # Nothing older is in the journal. It can take from `_events` from here on: those are sent once all the same.
+        number, kept = self._number, self._sent < self._kept
+        rows = {row: dict(unsent.fields) for row, unsent in self._rows.items()}
+        events, samples = list(self._events), self._samples[:BATCH]
+        if self.journal and kept:  # whoever starts after a kill is not to send an older value
+            with contextlib.suppress(OperationalError):  # without room it may be so
+                await self.journal.ask(Journal.keep, [], rows)
         *early, last = [events[at : at + BATCH] for at in range(0, len(events) or 1, BATCH)]
-        try:
-            if self.journal and self.journal.holds_rows:  # whoever starts after a kill is not to send an older value
-                with contextlib.suppress(OperationalError):  # without room it may be so
-                    await self.journal.keep([], rows)
-            # No row says what the audit does not know yet.
-            await self._write([*(({}, part, []) for part in early), (rows, last, samples)])
-        finally:
-            self._writing, self._sending = {}, []
+        for part in early:  # no row says what the audit does not know yet
+            await self._write({}, part, [])
+        await self._write(rows, last, samples)
+        self._events = [each for each in self._events if each.number > number]
+        del self._samples[: len(samples)]
         if self._samples:
             self._dirty.set()
+        settled = {
+            row: {name: value for name, value in fields.items() if self._rows[row].fields[name] == value}
+            for row, fields in rows.items()
+        }
+        for row, fields in settled.items():
+            self._take_out(row, fields)
         if self.journal:
-            self._unkept.difference_update(rows.keys() - self._rows.keys())
-            await self.journal.rows_sent({row: rows[row].keys() - self._rows.get(row, {}).keys() for row in rows})
+            there = settled if number < self._kept else rows  # kept meanwhile, newer values are there
+            await self.journal.note(Journal.sent, number, there, events, self._sent < self._kept)
+        self._sent = number
         await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
 
-    async def _write(self, batches: list[Batch]) -> None:
-        """In order. One with something in it that the database will never take is written in parts, without that: a
-        row without a field of its own, or a command would stay open for a word in its message."""
+    async def _write(self, rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> None:
+        """Where the database will never take something of it, it is written in parts, without that: a row without a
+        field of its own, or a command would stay open for a word in its message."""
+        batches: list[Batch] = [(rows, events, samples)]
         while batches:
-            batch = batches[0]
+            batch = batches.pop(0)
             try:
                 await self.ask(_write, *batch, self._here, self._numbering)
             except NEVER_TAKEN:
-                parts = split_batch(*batch)
+                parts = _parts(*batch)
                 if len(parts) == 1:
-                    log.exception("the database does not take %s", parts[0])
-                    parts = []
-                batches[:1] = parts
-            except Exception:  # whatever it is: nothing of it is lost
-                for rest in reversed(batches):
-                    self._put_back(*rest)
-                raise
+                    log.exception("the database does not take %s", batch)
+                else:
+                    batches[:0] = parts
             else:
-                written, events_written, _ = batches.pop(0)
-                self._events_written += len(events_written)
-                self._note_written(written)
-
-    def _put_back(self, rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> None:
-        for row, fields in rows.items():
-            self._rows[row] = {**fields, **self._rows.get(row, {})}
-            if self.journal:
-                self._unkept.add(row)
-        kept = self.journal.last if self.journal else 0
-        self._events[:0] = [each for each in events if each.number > kept]
-        self._samples = (samples + self._samples)[-SAMPLES_KEPT:]
-        self._dirty.set()
-
-    def _note_written(self, rows: Rows) -> None:
-        for row, fields in rows.items():
-            if fields.get("finished_at") or fields.get("removed_at"):
-                self._written.pop(row, None)
-            elif row in self._written:
-                self._written[row].update(fields)
+                self._events_written += len(batch[1])
 
     async def _hint(self, done: Sequence[Any]) -> None:
         """Tells whoever waits for the outcome of one of these commands that it is there."""
@@ -420,3 +420,19 @@ def _not_repeated(events: list[AllocationEvent]) -> list[AllocationEvent]:
 
 def _had_ended(found: models.QuerySet[models.Model], at: datetime) -> bool:
     return found.filter(finished_at__isnull=False).exclude(finished_at=at).exists()
+
+
+def _parts(rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> list[Batch]:
+    """A batch as batches of one, in the order of a flush; one row as its fields, the moment of an outcome last: who
+    waits for that reads the rest as well."""
+    if len(rows) == 1 and not events and not samples:
+        ((row, fields),) = rows.items()
+        return [
+            ({row: {name: fields[name]}}, [], [])
+            for name in sorted(fields, key=("done_at", "finished_at").__contains__)
+        ]
+    return [
+        *(({}, [event], []) for event in events),
+        *(({}, [], [sample]) for sample in samples),
+        *(({row: fields}, [], []) for row, fields in rows.items()),
+    ]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from uuid import uuid4
 
 import pytest
+from django.utils import timezone
 
-from scheduler.store.journal import RUN, Journal, JournalFull
+from scheduler.store.journal import RUN, Journal, JournalFull, Numbered
+from scheduler.store.node_snapshot import Row
+from web.models import AllocationEvent, Container, Node
 
 BUDGET = 1 << 20
+NODE: Row = (Node, 1)
+UNKNOWN: Row = (Container, str(uuid4()))
 
 
-def told(kind: str, size: int = 0) -> dict[str, Any]:
-    return {"kind": kind, "detail": "x" * size}
+def told(number: int, kind: str, size: int = 0) -> Numbered:
+    return Numbered(number, AllocationEvent(at=timezone.now(), kind=kind, container_id=uuid4(), detail="x" * size))
 
 
 def kinds(journal: Journal) -> list[str]:
-    return [fields["kind"] for _, fields in journal.events(100_000)]
+    return [each.event.kind for each in journal.events(100_000)]
 
 
 def test_numbers_of_a_new_run_are_higher_than_all_before(tmp_path: Path) -> None:
@@ -33,39 +38,39 @@ def test_numbers_of_a_new_run_are_higher_than_all_before(tmp_path: Path) -> None
 
 def test_what_is_kept_outlives_the_process_in_its_order_and_goes_when_it_is_sent(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", BUDGET)
-    journal.keep([(3, told("started")), (5, told("ended"))], {"row": {"a": 1, "b": 2}})
-    journal.keep([(4, told("killed")), (5, told("ended"))], {"row": {"b": 3}})
+    journal.keep([told(3, "started"), told(5, "ended")], {NODE: {"policy": "fair", "driver": "1"}})
+    journal.keep([told(4, "killed"), told(5, "ended")], {NODE: {"driver": "2"}})
     journal.close()
     journal = Journal(tmp_path / "journal", BUDGET)
     assert kinds(journal) == ["started", "killed", "ended"]
-    assert journal.rows() == {"row": {"a": 1, "b": 3}}
-    journal.sent(4)
+    assert journal.rows() == {NODE: {"policy": "fair", "driver": "2"}}
+    journal.sent(4, {NODE: {"driver": "1"}, UNKNOWN: {"reason": ""}}, [], True)
     assert kinds(journal) == ["ended"]
-    assert journal.rows_sent({"row": ["b"], "unknown": ["c"]})
-    assert journal.rows() == {"row": {"a": 1}}
-    assert not journal.rows_sent({"row": ["a"]})
+    assert journal.rows() == {NODE: {"policy": "fair"}}
+    journal.sent(5, {NODE: {"policy": "fair"}}, [], True)
+    assert not journal.holds_anything()
 
 
 def test_full_it_leaves_out_what_happens_all_the_time_and_then_takes_nothing(tmp_path: Path) -> None:
     journal, number = Journal(tmp_path / "journal", BUDGET), 0
     while journal.size() <= BUDGET:
         number += 1
-        journal.keep([(number, told("accepted", 4000))], {})
-    journal.keep([(number + 1, told("accepted")), (number + 2, told("ended")), (number + 3, told("freed"))], {})
+        journal.keep([told(number, "accepted", 4000)], {})
+    journal.keep([told(number + 1, "accepted"), told(number + 2, "ended"), told(number + 3, "freed")], {})
     assert kinds(journal)[-1] == "ended"
     assert journal.left_out == 2
     while journal.size() <= 1.25 * BUDGET:
         number += 1
-        journal.keep([(number + 3, told("suspended", 4000))], {})
+        journal.keep([told(number + 3, "suspended", 4000)], {})
     with pytest.raises(JournalFull, match="GPUSHARE_OUTBOX"):
-        journal.keep([(number + 4, told("ended"))], {})
-    journal.sent(number)
-    journal.keep([(number + 1000, told("accepted"))], {})
+        journal.keep([told(number + 4, "ended")], {})
+    journal.sent(number, {}, [], True)
+    journal.keep([told(number + 1000, "accepted")], {})
     assert kinds(journal)[-1] == "accepted"
 
 
 def test_nobody_but_its_owner_reads_it(tmp_path: Path) -> None:
-    Journal(tmp_path / "journal", BUDGET).keep([(1, told("ended"))], {})
+    Journal(tmp_path / "journal", BUDGET).keep([told(1, "ended")], {})
     assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
 
 
@@ -79,7 +84,7 @@ def test_damaged_it_is_set_aside_as_it_is(tmp_path: Path) -> None:
 def test_another_databases_is_set_aside_and_a_new_one_begun(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "outbox.sqlite3", BUDGET)
     before = journal.id
-    journal.keep([(1, told("ended"))], {})
+    journal.keep([told(1, "ended")], {})
     aside = journal.set_aside()
     assert not journal.holds_anything()
     assert journal.id != before

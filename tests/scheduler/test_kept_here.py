@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from django.utils import timezone
 from scheduler import store as stores
 from scheduler.gpus import Card
 from scheduler.store import Store, write_behind
-from scheduler.store.async_journal import AsyncJournal
+from scheduler.store.journal import AsyncJournal, Journal
 from scheduler.store.node_lease import NameTaken
 from tests.support.eventually import eventually
 from tests.support.host import query
@@ -51,8 +52,7 @@ def _away(*_: Any) -> None:
 async def _let_go(store: Store) -> None:
     """Of a scheduler that was killed: what a test may not leave behind."""
     assert store.journal is not None
-    await store.journal._ask(store.journal._journal.close)
-    store.journal._thread.shutdown()
+    await store.journal.close()
     await store.database.close()
 
 
@@ -69,11 +69,11 @@ async def test_value_that_was_kept_is_not_written_over_a_newer_one(
             await store.flush()
     store.container(str(container.pk), reason="the second")
 
-    async def killed(_: object) -> None:
+    async def killed(*_: object) -> None:
         raise Killed
 
     assert store.journal is not None
-    monkeypatch.setattr(store.journal, "rows_sent", killed)
+    monkeypatch.setattr(store.journal, "note", killed)
     with pytest.raises(Killed):
         await store.flush()
     await _let_go(store)
@@ -89,19 +89,19 @@ async def test_end_that_comes_while_something_else_is_being_kept_is_not_forgotte
     """Killed then, and started without the database, a scheduler did not look for it, and nobody told its end."""
     store, id_ = opened(), str(container.pk)
     await store.open({}, {})
-    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    await store.learn(await query(lambda: list(Container.objects.whole())), {})
     store.node(late=1.0)
     await store.flush()
     assert store.journal is not None
-    keep = store.journal.keep
+    ask = store.journal.ask
 
     async def meanwhile(*what: Any) -> None:
-        await keep(*what)
+        await ask(*what)
         store.container(id_, finished_at=timezone.now())
         store.event("ended", id_)
 
     monkeypatch.setattr(write_behind, "_write", _away)
-    monkeypatch.setattr(store.journal, "keep", meanwhile)
+    monkeypatch.setattr(store.journal, "ask", meanwhile)
     store.event("idle", id_)
     with pytest.raises(OperationalError):
         await store.flush()
@@ -122,11 +122,10 @@ async def test_quota_that_is_changed_as_its_container_ends_does_not_make_the_hos
     store.container(id_, started_at=timezone.now())
     await store.flush()
     row = await query(Container.objects.whole().get, pk=container.pk)
-    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    await store.learn(await query(lambda: list(Container.objects.whole())), {})
     store.container(id_, finished_at=timezone.now())
     await store.promises.make(row, {}, within_allowance=False)
-    assert store.journal is not None
-    assert store.journal.snapshot.containers() == []
+    assert (await store.snapshot()).containers() == []
     await store.close()
 
 
@@ -139,7 +138,7 @@ async def test_end_is_not_forgotten_before_it_is_kept_where_a_quota_is_changed_a
     store.container(id_, started_at=timezone.now())
     await store.flush()
     row = await query(Container.objects.whole().get, pk=container.pk)
-    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    await store.learn(await query(lambda: list(Container.objects.whole())), {})
     await store.flush()
     store.container(id_, finished_at=timezone.now())
     store.event("ended", id_)
@@ -259,14 +258,14 @@ async def test_end_that_this_host_had_not_learnt_of_is_told_once(
     """Killed after the database had it, a scheduler that started without the database found it once more."""
     store, id_ = opened(), str(container.pk)
     await store.open({}, {})
-    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    await store.learn(await query(lambda: list(Container.objects.whole())), {})
     await store.flush()
 
-    async def killed(_: object) -> None:
+    async def killed(*_: object) -> None:
         raise Killed
 
     assert store.journal is not None
-    monkeypatch.setattr(store.journal, "rows_sent", killed)
+    monkeypatch.setattr(store.journal, "note", killed)
     store.event("ended", id_)
     store.container(id_, finished_at=timezone.now(), exit_code=0, reason="")
     with pytest.raises(Killed):
@@ -301,7 +300,7 @@ async def test_change_of_a_quota_does_not_make_the_host_forget_what_has_happened
     store.container(id_, started_at=timezone.now())
     await store.flush()
     row = await query(Container.objects.whole().get, pk=container.pk)
-    await query(lambda: store.learn(list(Container.objects.whole()), {}))
+    await store.learn(await query(lambda: list(Container.objects.whole())), {})
     store.container(id_, swap="out", paused_at=timezone.now())
     store.container(id_, kill_requested_at=timezone.now(), reason="Killed by ada")
     await store.flush()
@@ -358,7 +357,6 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
 
     async def no_room(*_: Any) -> None:
         fails.set()
-        await eventually(lambda: not store._sending)
         raise OperationalError("the disk is full")
 
     def unanswered(*arguments: Any) -> None:
@@ -368,7 +366,7 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(write_behind, "_write", in_vain)
-        meanwhile.setattr(store.journal, "keep", no_room)
+        meanwhile.setattr(store.journal, "ask", no_room)
         store.event("accepted", id_)
         flush = asyncio.create_task(store.flush())
         await eventually(writing.is_set)
@@ -383,4 +381,60 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
     await store.flush()
     told = AllocationEvent.objects.order_by("id").values_list("kind", flat=True)
     assert await query(lambda: list(told)) == ["accepted", "freed"]
+    await store.close()
+
+
+@pytest.mark.parametrize("again", ["while it is kept", "after it was kept"])
+async def test_value_that_was_kept_while_it_was_written_does_not_stay_in_the_journal(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """The next scheduler would write it over what the database has had since."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({}, {})
+    assert store.journal is not None
+    writing, goes_on, write = threading.Event(), threading.Event(), write_behind._write
+
+    def slowly(*arguments: Any) -> None:
+        writing.set()
+        goes_on.wait()
+        write(*arguments)
+
+    monkeypatch.setattr(write_behind, "_write", slowly)
+    store.container(id_, reason="the first")
+    flush = asyncio.create_task(store.flush())
+    await eventually(writing.is_set)
+    store.away = True  # it takes too long
+    keeping = asyncio.create_task(store.durable())
+    if again == "while it is kept":
+        await asyncio.sleep(0)
+        store.container(id_, reason="the second")
+    await keeping
+    store.container(id_, reason="the second")
+    goes_on.set()
+    await flush
+    await store.flush()
+    await store.finish()
+    assert await store.journal.ask(Journal.rows) == {}
+    assert (await query(Container.objects.get, pk=container.pk)).reason == "the second"
+    await store.close()
+
+
+async def test_containers_that_could_not_be_noted_are_noted_when_there_is_room_again(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+    await store.open({CARD.uuid: CARD}, {})
+
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    row = await query(Container.objects.whole().get, pk=container.pk)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Journal, "promise", full)
+        await store.promises.make(row, {CARD.uuid: 1 << 30}, within_allowance=False)
+    assert (await store.snapshot()).containers() == []
+    store.node(late=1.0)
+    await store.flush()
+    (known,) = (await store.snapshot()).containers()
+    assert [(claim.gpu.uuid, claim.quota) for claim in known.claims.all()] == [(CARD.uuid, 1 << 30)]
     await store.close()

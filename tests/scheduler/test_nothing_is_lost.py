@@ -21,7 +21,7 @@ HOLD = ("--check", "1MiB", "--hold", "600")
 def killed(host: Host) -> None:
     """From now on the scheduler writes nothing more, as if `kill -9` had hit it; `host.stop` only takes it away."""
 
-    async def lost(_: object) -> None:
+    async def lost(*_: object) -> None:
         return
 
     host.up.store._write = lost  # type: ignore[method-assign]

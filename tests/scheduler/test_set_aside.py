@@ -12,7 +12,7 @@ from django.db import OperationalError
 
 from scheduler import store as stores
 from scheduler.store import Store, write_behind
-from scheduler.store.async_journal import AsyncJournal
+from scheduler.store.journal import AsyncJournal
 from scheduler.store.node_lease import NameTaken
 from tests.support.host import query
 from web.models import AllocationEvent, Container, Node
@@ -38,8 +38,7 @@ def _away(*_: Any) -> None:
 async def _let_go(store: Store) -> None:
     """Of a scheduler that was killed: what a test may not leave behind."""
     assert store.journal is not None
-    await store.journal._ask(store.journal._journal.close)
-    store.journal._thread.shutdown()
+    await store.journal.close()
     await store.database.close()
 
 

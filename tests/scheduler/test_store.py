@@ -214,7 +214,7 @@ async def _held_up(store: Store, writing: Coroutine[Any, Any, None]) -> tuple[th
     go_on = threading.Event()
     store.database.thread.submit(go_on.wait, 10)
     task = asyncio.create_task(writing)
-    await eventually(lambda: store._writing)
+    await eventually(store._flushing.locked)
     return go_on, task
 
 

@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from scheduler.store.async_journal import Numbered
 from scheduler.store.database import Here
+from scheduler.store.journal import Numbered
 from scheduler.store.write_behind import _write
 from tests.support.machine import make_container, make_gpu, make_node
 from tests.support.people import make_user

@@ -60,7 +60,8 @@ class Lab(Production):
     def keep(self, model: str, key: int, **fields: str) -> None:
         """What a scheduler that has ended had still to write of a row, added to its journal."""
         with sqlite3.connect(self.home / "outbox.sqlite3") as file:
-            file.execute("INSERT OR REPLACE INTO row VALUES (?, ?)", (json.dumps([model, key]), json.dumps(fields)))
+            key_ = json.dumps([model, key], separators=(",", ":"))
+            file.execute("INSERT OR REPLACE INTO row VALUES (?, ?, NULL)", (key_, json.dumps(fields)))
 
     def holds(self, container: str) -> bool:
         """Whether its program has its memory, by its own words."""
@@ -173,7 +174,6 @@ STEPS = {
     "after the database has it": f"{BEHIND}:_write:after",
     "before it lets go of what was sent": f"{JOURNAL}.sent:before",
     "after that": f"{JOURNAL}.sent:after",
-    "before the rows are let go of": f"{JOURNAL}.rows_sent:before",
     "before its first number": f"{JOURNAL}.next_run:before",
     "after its first number": f"{JOURNAL}.next_run:after",
 }
