@@ -60,7 +60,7 @@ class Store(WriteBehind):
         self._clocks = threads.pool(1, "clocks")
         self.clocks = Clocks(settings.GPUSHARE_HOME / CLOCKS, self._clocks.submit)
         self._contexts: dict[str, int] = {}
-        self._living: Callable[[], Sequence[str]] = list
+        self._living: Callable[[], Sequence[str]] | None = None
         self.figures = Figures()
         self.records = Records(self.database, self._here, self.snapshot)
         self.promises = Promises(self, self._here)
@@ -98,7 +98,7 @@ class Store(WriteBehind):
     async def settle(self, living: Callable[[], Sequence[str]]) -> None:
         """Nobody but those who live holds anything. Raises DatabaseError; not if that is away: then when it is back."""
         self._living = living
-        if self.on_return is None:
+        if not self._here.alone:
             await self.promises.nothing_held(except_by=living())
 
     async def compare_clocks(self) -> None:
@@ -160,11 +160,14 @@ class Store(WriteBehind):
         except NewerDatabase as error:
             raise OperationalError(str(error)) from None
         await enter()
-        await self.promises.nothing_held(except_by=self._living())
         log.warning("the database is back; what happened meanwhile is sent")
 
     async def _flush(self) -> None:
         await super()._flush()
+        if self._here.alone:
+            if self._living:  # no earlier: what was kept says what those held who have ended
+                await self.promises.nothing_held(except_by=self._living())
+            self._here.alone = False
         if self.journal and self.journal.missed:
             self.journal.missed = False
             async with self.nothing_written():

@@ -277,7 +277,7 @@ class WriteBehind:
                 if self.journal:
                     await self._keep()
                 raise
-            self.away = self._here.alone = False
+            self.away = False
 
     async def _send_kept(self) -> None:
         """What happened while the database was away comes before what happened since."""

@@ -438,3 +438,29 @@ async def test_containers_that_could_not_be_noted_are_noted_when_there_is_room_a
     (known,) = (await store.snapshot()).containers()
     assert [(claim.gpu.uuid, claim.quota) for claim in known.claims.all()] == [(CARD.uuid, 1 << 30)]
     await store.close()
+
+
+async def test_container_that_ended_without_the_database_holds_nothing_when_that_is_back(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end was kept, and the scheduler killed before it had told that nothing is held any more."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({CARD.uuid: CARD}, {})
+    await query(Container.objects.filter(pk=container.pk).update, node=store.here)
+    await store.promises.make(container, {CARD.uuid: 1 << 30}, within_allowance=False)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(write_behind, "_write", _away)
+        store.claim(id_, CARD.uuid, used=1 << 20)
+        store.event("ended", id_)
+        store.container(id_, finished_at=timezone.now())
+        with pytest.raises(OperationalError):
+            await store.flush()
+    await _let_go(store)
+    alone = opened()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(stores, "_open", _away)
+        await alone.open({CARD.uuid: CARD}, {})
+        await alone.settle(list)
+    await alone.flush()
+    assert (await query(Claim.objects.get)).used == 0
+    await alone.close()
