@@ -94,6 +94,9 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/web/test_document.py",
         "tests/web/test_schema.py::test_every_operation_does_what_the_document_says",
     ),
+    "each REST operation through a real nginx; its bodies with a length and in chunks stay": (
+        "tests/web/test_chunked.py::test_so_has_one_through_nginx",
+    ),
 }  # fmt: skip
 
 
