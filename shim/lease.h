@@ -83,6 +83,7 @@ enum lease_sharing {
     LEASE_SHARES_PEER = 32,    /* access of one card to another's memory */
     LEASE_SHARES_MULTICAST = 64,
     LEASE_SHARES_EXTERNAL = 128, /* memory of a graphics API */
+    LEASE_SHARES_HOST = 256,     /* a pool or a cuMem handle of host memory (not what cuMemHostAlloc gives) */
 };
 
 /* All that an allocation and its free touch is on the first cache line: each line that has to be fetched again costs

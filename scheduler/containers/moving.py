@@ -33,6 +33,7 @@ SHARED_AS = {
     Sharing.PEER: "peer access",
     Sharing.MULTICAST: "multicast",
     Sharing.EXTERNAL: "memory of a graphics API",
+    Sharing.HOST: "host memory in a pool or a cuMem handle",
 }
 
 
@@ -46,7 +47,7 @@ def why_it_stays(tenant: Tenant) -> str:
         if not session.ended and (shared := session.page.shared):
             how = ", ".join(words for kind, words in SHARED_AS.items() if kind in shared)
             return (
-                f"Process {session.pid} shares GPU memory with another process or GPU ({how}). "
+                f"Process {session.pid} shares memory with another process or GPU, or with the host ({how}). "
                 "The driver cannot bring such memory back from host memory."
             )
     return ""

@@ -65,6 +65,7 @@ class Sharing(IntFlag):
     PEER = _lib.LEASE_SHARES_PEER
     MULTICAST = _lib.LEASE_SHARES_MULTICAST
     EXTERNAL = _lib.LEASE_SHARES_EXTERNAL
+    HOST = _lib.LEASE_SHARES_HOST
 
 
 class BadFrame(ValueError):

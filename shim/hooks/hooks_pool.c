@@ -116,7 +116,8 @@ int cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *properties) {
     int slot = NO_SLOT;
     CUresult result = properties ? slot_of(&properties->location, properties->allocType, &slot) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
-    result = REAL(cuMemPoolCreate)(handle, properties);
+    struct lease_page *page = slot == NO_SLOT ? share_begin(LEASE_SHARES_HOST) : NULL;
+    result = share_end(page, LEASE_SHARES_HOST, REAL(cuMemPoolCreate)(handle, properties));
     if (result != CUDA_SUCCESS || pools_add(*handle, slot)) return result;
     REAL(cuMemPoolDestroy)(*handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -128,6 +129,7 @@ static CUresult note(CUresult result, const CUmemoryPool *handle, const CUmemLoc
     if (result != CUDA_SUCCESS || pools_known(*handle)) return result;
     result = slot_of(location, type, &slot);
     if (result != CUDA_SUCCESS) return result;
+    if (slot == NO_SLOT) share_end(share_begin(LEASE_SHARES_HOST), LEASE_SHARES_HOST, CUDA_SUCCESS);
     return pools_meet(*handle, slot) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

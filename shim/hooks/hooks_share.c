@@ -78,12 +78,13 @@ int cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
     SHARE(LEASE_SHARES_PEER, REAL(cuCtxEnablePeerAccess)(context, flags));
 }
 
-/* Whether a device gets access whose slot is not that of the memory (`own`; NO_SLOT: memory that is not charged). */
+/* Whether a device gets access whose slot is not that of the memory (`own`). Memory without one is on the host, or
+ * imported: that is noted already. */
 static bool names_another(const CUmemAccessDesc *accesses, size_t count, int own) {
     CUresult error;
-    for (size_t at = 0; accesses && at < count; at++)
+    for (size_t at = 0; own != NO_SLOT && accesses && at < count; at++)
         if (accesses[at].flags && accesses[at].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-            (own == NO_SLOT || devices_slot(accesses[at].location.id, &error) != own))
+            devices_slot(accesses[at].location.id, &error) != own)
             return true;
     return false;
 }

@@ -11,8 +11,9 @@
 
 int cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
                 unsigned long long flags) {
-    if (!properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return REAL(cuMemCreate)(handle, bytes, properties, flags);
+    if (!properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        SHARE(LEASE_SHARES_HOST, REAL(cuMemCreate)(handle, bytes, properties, flags));
+    }
     CUresult result;
     int slot = devices_slot(properties->location.id, &result);
     if (slot == NO_SLOT) return result;

@@ -85,7 +85,7 @@ async def test_a_pause_does_not_free_shared_memory_and_says_why(lab: Host, how: 
     container = await sharer(lab, how)
     answer = await lab.command("pause", container, free_memory=True)
     assert (answer.outcome, answer.code, answer.status) == ("refused", "cannot_swap", 409)
-    assert f"another process or GPU ({WORDS[how]})" in answer.message
+    assert f"another process or GPU, or with the host ({WORDS[how]})" in answer.message
     assert "cannot bring such memory back" in answer.message
     await is_said(lab, container, WORDS[how])
     assert (await lab.get(container)).state == "running"

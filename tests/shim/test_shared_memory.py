@@ -71,7 +71,36 @@ def makes_a_multicast_object(cuda) -> None:
     cuda.new("cuMulticastCreate", MULTICAST)
 
 
+def makes_host_memory(cuda) -> None:
+    cuda.new("cuMemCreate", 2 * MIB, layouts.allocation(kind=layouts.HOST), 0)
+
+
+def knows_the_hosts_pool(cuda) -> None:
+    cuda.new("cuMemGetDefaultMemPool", layouts.location(kind=layouts.HOST), layouts.PINNED)
+
+
+def makes_a_pool_of_the_host(cuda) -> None:
+    cuda.new("cuMemPoolCreate", layouts.pool(kind=layouts.HOST))
+
+
+def maps_host_memory(cuda) -> None:
+    """For the first card: that one card can use it is no access of another's."""
+    address = reserve(cuda, 2 * MIB)
+    handle = cuda.new("cuMemCreate", 2 * MIB, layouts.allocation(kind=layouts.HOST), 0)
+    cuda("cuMemMap", address, 2 * MIB, 0, handle, 0)
+    cuda("cuMemSetAccess", address, 2 * MIB, layouts.access(0), 1)
+
+
+def gives_a_card_a_pool_of_the_host(cuda) -> None:
+    pool = cuda.new("cuMemPoolCreate", layouts.pool(kind=layouts.HOST))
+    cuda("cuMemPoolSetAccess", pool, layouts.access(0), 1)
+
+
 TIED = [
+    (makes_host_memory, Sharing.HOST),
+    (maps_host_memory, Sharing.HOST),
+    (makes_a_pool_of_the_host, Sharing.HOST),
+    (gives_a_card_a_pool_of_the_host, Sharing.HOST),
     (exports, Sharing.EXPORTED),
     (imports, Sharing.EXPORTED | Sharing.IMPORTED),
     (exports_a_range, Sharing.EXPORTED),
@@ -96,7 +125,10 @@ async def helper(card) -> AsyncIterator[CardHelper]:
     await helper.close()
 
 
-@pytest.mark.parametrize(("shares", "how"), [*TIED, (gets_ipc_memory, Sharing.IPC), (gets_an_ipc_event, Sharing.IPC)])
+@pytest.mark.parametrize(
+    ("shares", "how"),
+    [*TIED, (gets_ipc_memory, Sharing.IPC), (gets_an_ipc_event, Sharing.IPC), (knows_the_hosts_pool, Sharing.HOST)],
+)
 def test_the_page_says_how_memory_is_shared(cuda, grants, shares, how):
     assert grants.only_peer().page.shared == Sharing(0)
     shares(cuda)

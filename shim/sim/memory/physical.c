@@ -54,8 +54,9 @@ void physical_end(struct physical *physical) {
 
 /* ---- physical memory ---- */
 
-static CUresult own_file(struct physical *physical) {
-    CUresult result = units_take(physical->gpu, physical->bytes / CARD_UNIT, &physical->units);
+static CUresult own_file(struct physical *physical, bool on_card) {
+    uint64_t units = on_card ? physical->bytes / CARD_UNIT : 0;
+    CUresult result = units_take(physical->gpu, units, &physical->units);
     if (result != CUDA_SUCCESS) return result;
     physical->file = (int)syscall(SYS_memfd_create, "simulated GPU memory, exported", 1u /* MFD_CLOEXEC */);
     if (physical->file >= 0 && ftruncate(physical->file, (off_t)physical->bytes) == 0) return CUDA_SUCCESS;
@@ -66,6 +67,7 @@ static CUresult own_file(struct physical *physical) {
 
 static CUresult check(const struct properties *properties) {
     if (properties == NULL || properties->type != TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (properties->location.type == LOCATION_HOST) return CUDA_SUCCESS;
     if (properties->location.type != LOCATION_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     if (properties->handle_types & ~HANDLE_POSIX_FD) return CUDA_ERROR_NOT_SUPPORTED;
     return sim_valid(properties->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -88,13 +90,15 @@ EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct prop
     if (handle == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     result = check(properties);
     if (result != CUDA_SUCCESS) return result;
-    unsigned gpu = sim_gpu(properties->location.id);
+    bool on_card = properties->location.type == LOCATION_DEVICE;
+    unsigned gpu = on_card ? sim_gpu(properties->location.id) : 0;
     if (bytes > card_open()->gpu[gpu].units * CARD_UNIT || !card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
     struct physical *physical = calloc(1, sizeof *physical);
     if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *physical = (struct physical){.gpu = gpu, .bytes = bytes, .properties = *properties};
-    if (properties->handle_types != HANDLE_NONE)
-        result = own_file(physical);
+    if (!on_card) gate_tie();
+    if (!on_card || properties->handle_types != HANDLE_NONE)
+        result = own_file(physical, on_card);
     else
         result = heap_take_hidden(gpu, bytes, &physical->hidden, &physical->file, &physical->offset);
     if (result != CUDA_SUCCESS) {

@@ -36,6 +36,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct properties *pro
     if (made == NULL) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
+        if (device < 0) gate_tie();
         made->host = device < 0;
         made->handle_types = properties->handle_types;
         made->most = properties->most;
