@@ -67,6 +67,7 @@ ALLOWED_HOSTS = environment.words("GPUSHARE_ALLOWED_HOSTS", "localhost 127.0.0.1
 CSRF_TRUSTED_ORIGINS = environment.words("GPUSHARE_TRUSTED_ORIGINS")
 
 INSTALLED_APPS = [
+    "appliance",  # first: of two commands of one name that of the first app is used
     "web.adminsite.Config",  # django.contrib.admin
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -79,7 +80,6 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "web",
     "scheduler",
-    "appliance",
 ]
 
 MIDDLEWARE = [

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError
 from django.db.backends.sqlite3 import base
 from django.db.backends.sqlite3.client import DatabaseClient
+from django.db.backends.sqlite3.schema import DatabaseSchemaEditor
 
 from appliance.database import Writer, writer, writer_of
 from appliance.sqlite_by_owner.connection import Connection, Cursor
@@ -38,8 +39,28 @@ class ConvertingCursor(Cursor):
         return super().executemany(self.convert_query(sql, param_names=names), all_)
 
 
+class SchemaEditor(DatabaseSchemaEditor):
+    """Around each migration, also one that moves data."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._take_long(True)
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        try:
+            super().__exit__(*raised)
+        finally:
+            self._take_long(False)
+
+    def _take_long(self, may: bool) -> None:
+        if isinstance(self.connection.connection, Connection):
+            self.connection.connection.migrates = may
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     client_class = Client
+    SchemaEditorClass = SchemaEditor
 
     @property
     def by_owner(self) -> Writer | None:

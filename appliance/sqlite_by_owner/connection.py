@@ -20,7 +20,7 @@ from django.utils.dateparse import parse_date, parse_datetime, parse_time
 from appliance.sqlite_by_owner.wire import ERRORS, HEAD, LONGEST, TooLong, pack, unpack
 
 BEYOND_LOCKS = 40.0  # seconds that a statement may take, beside the time that it may wait for a lock
-COPY_WITHIN = 1800.0  # seconds, for a backup
+LONG = 1800.0  # seconds, for a backup, and for a statement of a migration: it may write a whole table anew
 MORE = 1000  # rows that a further answer has at most
 ENDS_WITHIN = 5.0  # seconds, for a helper whose socket is closed
 
@@ -81,6 +81,7 @@ class Connection:
         """`folder`: a descriptor of the database's folder, `name` the file in it. `timeout`: seconds, for locks."""
         self.in_transaction, self.total_changes = False, 0
         self._within = timeout + BEYOND_LOCKS
+        self.migrates = False
         self._name = name
         self._lock = threading.Lock()
         self._number = 0
@@ -147,7 +148,7 @@ class Connection:
 
     def copy_to(self, file: BinaryIO) -> None:
         """The whole database as it is now, as one file."""
-        self.ask("copy", within=COPY_WITHIN)
+        self.ask("copy", within=LONG)
         while part := self.ask("copied"):
             if type(part) is not bytes:
                 raise self.lose("it sent something that is no part of a file")
@@ -166,7 +167,7 @@ class Connection:
     def ask(self, word: str, *arguments: Any, within: float = 0.0) -> Any:
         """`within`: seconds, if not as long as usual. Raises sqlite3.Error, and what sqlite3 raises besides."""
         dropped = self._dropped[:]
-        found = self._ask([word, dropped, *arguments], within)
+        found = self._ask([word, dropped, *arguments], within or (LONG if self.migrates else 0.0))
         del self._dropped[: len(dropped)]
         return found
 

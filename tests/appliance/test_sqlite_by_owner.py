@@ -244,6 +244,16 @@ def test_a_helper_that_is_stopped_is_killed(owned, monkeypatch):
     assert count(owned) == 0
 
 
+def test_a_statement_of_a_migration_may_take_as_long_as_a_backup(owned):
+    """It may write a whole table anew."""
+    slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3000000) SELECT sum(i) FROM n"
+    with owned.schema_editor() as editor:
+        owned.connection._within = 1e-9
+        editor.execute(slow)
+    with pytest.raises(OperationalError, match="did not answer within"), owned.cursor() as cursor:
+        cursor.execute(slow)
+
+
 def test_a_connection_that_is_closed_leaves_no_process(owned):
     ended = helper(owned)
     owned.close()

@@ -6,14 +6,17 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from scheduler.engines.base import EngineError
-from scheduler.engines.docker import versions
-from scheduler.engines.docker.image_files import Programs
+from scheduler.engines.docker import image_files, versions
+from scheduler.engines.docker.image_files import Preloads, Programs
+from web.spec.reserved import SHIM
 
 
 class Api:
@@ -54,6 +57,20 @@ def test_what_nvidias_toolkit_brings_as_the_container_begins_is_not_missed() -> 
         require(Api(), "nvidia-smi")
     with pytest.raises(EngineError, match="no program 'python3'"):
         require(Api(), "python3", toolkit=True)
+
+
+def test_of_what_images_preload_no_more_is_kept_than_for_the_last_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_files, "IMAGES", 3)
+    looked: list[str] = []
+    preloads = Preloads(MagicMock(), tmp_path, tmp_path / "ours")
+    monkeypatch.setattr(preloads, "_read", lambda id_: looked.append(id_) or b"theirs.so")
+    for number in range(8):
+        assert preloads.file_for(f"image-{number}").read_text() == f"{SHIM}\ntheirs.so"
+    assert preloads.file_for("image-7").exists()
+    assert len(looked) == 8
+    assert len(preloads._found) <= 3
 
 
 def test_a_look_that_docker_refuses_is_no_missing_program() -> None:

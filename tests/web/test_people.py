@@ -9,6 +9,7 @@ from threading import Barrier, Thread
 import pytest
 from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
+from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client
 from rest_framework.test import APIClient
@@ -114,6 +115,16 @@ def test_a_name_has_the_letters_of_one_script(rest, name):
 @pytest.mark.parametrize("name", ["アイ愛あ", "ann数学", "김철수", "ΣΩΚΡΆΤΗΣ", "иван", "ann-2@lab.example"])
 def test_letters_that_are_written_together_are_a_name(rest, name):
     assert rest.post("/api/v1/people/", {"username": name}).status_code == 201
+
+
+@pytest.mark.parametrize(("name", "words"), [("аdmin", "mixes"), ("BOSS", "boss"), ("a/b", "letters"), ("ﬁve", "five")])
+def test_manage_py_makes_no_admin_of_a_name_that_rest_refuses(boss, monkeypatch, name, words):
+    monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", PASSWORD)
+    with pytest.raises(CommandError, match=words):
+        call_command("createsuperuser", interactive=False, username=name, email="a@example.org")
+    assert User.objects.count() == 1
+    call_command("createsuperuser", interactive=False, username="second", email="a@example.org")
+    assert role_of(User.objects.get(username="second")) is Role.ADMIN
 
 
 def test_who_has_such_a_name_already_is_found_and_changed_as_ever(rest):

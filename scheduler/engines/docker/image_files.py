@@ -27,6 +27,7 @@ LARGEST = 64 << 10  # bytes; a list of libraries is far smaller
 LINKS = 8  # followed, of one that leads to the next
 USUAL = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Docker's, where no PATH is set
 KEPT = 1000  # programs that were found; each look takes some milliseconds
+IMAGES = 100  # whose preloads are kept
 # Go's os.ModeType without its permissions: a folder, a link, a device, a pipe, a socket, something irregular.
 NO_FILE, FOLDER, LINK = 0x8F280000, 1 << 31, 1 << 27
 
@@ -68,6 +69,8 @@ class Preloads:
         if image_id not in self._found:
             body = {"Image": image_id, "Cmd": ["-"], "HostConfig": {"NetworkMode": "none"}}
             made = self._api.create_container_from_config(body, f"{self._prefix}{uuid.uuid4().hex}")  # type: ignore[no-untyped-call]
+            if len(self._found) >= IMAGES:
+                self._found.clear()
             try:
                 self._found[image_id] = self._read(made["Id"])
             except NotShown as error:
