@@ -391,7 +391,7 @@ def _write(rows: Rows, events: list[Numbered], samples: list[UsageSample], here:
             found.update(**fields)
         new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
         new = _not_repeated(new)  # a death between two batches leaves an event whose row is not written yet
-        insert(UsageSample, samples)
+        insert(UsageSample, _not_written(samples))
         audit.append(new)  # last: until this is committed, nobody else can append
     event_log.tell(new)
 
@@ -404,6 +404,14 @@ def _not_told(node: int, events: list[Numbered]) -> list[Numbered]:
     told = here.values_list("told", flat=True).get()
     here.filter(told__lt=last).update(told=last)
     return [each for each in events if each.number > told]
+
+
+def _not_written(samples: list[UsageSample]) -> list[UsageSample]:
+    """Without those of an earlier try that was committed, though its answer was lost: only a try gives them keys."""
+    tried = [each.pk for each in samples if each.pk]
+    found = UsageSample.objects.filter(pk__in=tried).values_list("pk", "gpu", "container", "at") if tried else ()
+    there = set(found)
+    return [each for each in samples if (each.pk, each.gpu_id, each.container_id, each.at) not in there]
 
 
 # A scheduler that starts without the database knows of its containers what this host knew (node_snapshot.py). That is

@@ -6,19 +6,21 @@ for its owner, and nobody would ever end it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import DatabaseError, OperationalError
+from django.utils import timezone
 
 from scheduler import parts
 from scheduler.plugin import mounts
 from scheduler.store import write_behind
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
-from web.models import Claim, Container, Volume
+from web.models import Claim, Container, UsageSample, Volume
 from web.models.states import NOTHING_HELD
 from web.services import mounting
 from web.services.placement import accept_placement
@@ -135,6 +137,22 @@ async def test_launch_that_was_refused_has_ended_and_holds_nothing(host: Host, m
     assert await host.living() == []
     assert not await query(Claim.objects.exclude(**NOTHING_HELD).exists)
     assert str(container.pk) not in host.up.broker.tenants
+
+
+async def test_samples_that_were_written_are_not_written_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a container has computed twice as long in that minute."""
+    (gpu,) = host.up.gpus.cards
+    at = timezone.now()
+    mine = UsageSample.objects.filter(at=at).values_list
+    host.up.store.sample(None, gpu, at, used=1, peak=1)
+    unanswered(monkeypatch, write_behind, "_write", lambda _, __, samples, *___: any(it.at == at for it in samples))
+    with contextlib.suppress(OperationalError):  # or whoever flushes beside this test has it
+        await host.up.store.flush()
+    host.up.store.sample(None, gpu, at, used=2, peak=2)
+    while len(rows := await query(lambda: list(mine("used", flat=True)))) < 2:
+        with contextlib.suppress(OperationalError):
+            await host.up.store.flush()
+    assert sorted(rows) == [1, 2]
 
 
 async def test_volume_that_is_made_again_is_the_same(host: Host, monkeypatch) -> None:
