@@ -90,7 +90,9 @@ class Story:
         names = {part.name for part in self._parts}
         for container in (await self._get("containers/?page_size=1000"))["results"]:
             if container["name"] in names and container["finished_at"] is None:
-                (await self._client.post(f"containers/{container['id']}/kill/", json={})).raise_for_status()
+                answer = await self._client.post(f"containers/{container['id']}/kill/", json={})
+                if answer.status_code != httpx.codes.CONFLICT:  # it has ended meanwhile, or is not launched yet
+                    answer.raise_for_status()
 
     async def _launch(self, part: Part) -> None:
         body = {
