@@ -21,7 +21,7 @@ from tests.support.proxy import Proxy, a_proxy, environ_of
 
 pytestmark = [
     pytest.mark.debian,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("debootstrap") is None, reason="needs root and debootstrap"),
 ]
 # How this machine reaches the package registries; all of it may be missing.
