@@ -25,8 +25,8 @@ from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
 from scheduler.containers.swapping import Swapping
 from scheduler.containers.takeover import TakeOver
-from scheduler.core.events import GivingWayChanged, GpuSeen, Ticked
-from scheduler.core.state import GivingWay, Mode, State
+from scheduler.core.events import GpuSeen, PreemptionChanged, Ticked
+from scheduler.core.state import Mode, Preemption, State
 from scheduler.core.turns import Rules
 from scheduler.engines.base import Engine
 from scheduler.engines.host_memory import HostMemory
@@ -76,8 +76,8 @@ class Components:
         self.broker = broker = Broker(store, gpus.contexts, State(policy=policy), Listeners(
             changed=lambda container: self.report.changed(container),
             answered=lambda tenant: self.sessions.answered(tenant),
-            restore=lambda container: self.swapping.come(container),
-            give_way=lambda told: self.swapping.give_way(told),
+            restore=lambda container: self.swapping.swap_in(container),
+            preempt=lambda told: self.swapping.preempt(told),
             took=store.figures.decisions.note,
         ))  # fmt: skip
         self.outlook = Outlook(broker, store)
@@ -145,7 +145,7 @@ class Components:
     def say_who_gives_way(self) -> None:
         """To the core, and what that costs as far as it is known."""
         speeds, minutes = self.swapping.speeds, settings.GPUSHARE_IDLE_MINUTES
-        rule = GivingWay(
+        rule = Preemption(
             mode=Mode.OFF if self.swapping.why_not else Mode(settings.GPUSHARE_GIVE_WAY),
             idle=60 * minutes or math.inf,
             rotate=60 * settings.GPUSHARE_ROTATE_AFTER,
@@ -153,7 +153,7 @@ class Components:
             back=speeds.rate("back"),
             memory=self.swapping.budget,
         )
-        self.broker.tell(GivingWayChanged(self.broker.now(), rule))
+        self.broker.tell(PreemptionChanged(self.broker.now(), rule))
         self.store.node(moved=dict(speeds.moved))
 
     def tick(self) -> None:

@@ -18,8 +18,8 @@ from benchmarks.simulation.lab import GIB, LATER, SPEEDS, Day, Program, Stall, p
 from benchmarks.simulation.report import SHORT, aligned
 from benchmarks.simulation.workloads import CAPACITY, paper
 from scheduler.core.fair import PATIENCE
-from scheduler.core.giving_way import WORTH
-from scheduler.core.state import GivingWay, Mode
+from scheduler.core.preemption import WORTH
+from scheduler.core.state import Mode, Preemption
 
 HOUR, MINUTE = 3600.0, 60.0
 CLOSING = 10 * HOUR  # after the day has begun
@@ -41,19 +41,19 @@ LABS = (
 )
 
 RULES = {
-    "off": GivingWay(),
-    "idle, 30 min": GivingWay(Mode.IDLE, idle=30 * MINUTE, **SPEEDS),
-    "idle, 10 min": GivingWay(Mode.IDLE, idle=10 * MINUTE, **SPEEDS),
-    "rotate, 30 min": GivingWay(Mode.ROTATE, idle=30 * MINUTE, **SPEEDS),
-    "rotate, 10 min": GivingWay(Mode.ROTATE, idle=10 * MINUTE, **SPEEDS),
+    "off": Preemption(),
+    "idle, 30 min": Preemption(Mode.IDLE, idle=30 * MINUTE, **SPEEDS),
+    "idle, 10 min": Preemption(Mode.IDLE, idle=10 * MINUTE, **SPEEDS),
+    "rotate, 30 min": Preemption(Mode.ROTATE, idle=30 * MINUTE, **SPEEDS),
+    "rotate, 10 min": Preemption(Mode.ROTATE, idle=10 * MINUTE, **SPEEDS),
 }
 
 # On the paper's workload also with nothing to wait for but what a transfer is worth.
 PAPERS = {
-    "off": GivingWay(),
-    "idle": GivingWay(Mode.IDLE, **SPEEDS),
-    "rotate": GivingWay(Mode.ROTATE, **SPEEDS),
-    "rotate after 0 s": GivingWay(Mode.ROTATE, rotate=0.0, **SPEEDS),
+    "off": Preemption(),
+    "idle": Preemption(Mode.IDLE, **SPEEDS),
+    "rotate": Preemption(Mode.ROTATE, **SPEEDS),
+    "rotate after 0 s": Preemption(Mode.ROTATE, rotate=0.0, **SPEEDS),
 }
 
 
@@ -116,7 +116,7 @@ class Measured:
     finish: float
 
 
-def measure(every: Sequence[list[Program]], cards: tuple[int, ...], rule: GivingWay) -> Measured:
+def measure(every: Sequence[list[Program]], cards: tuple[int, ...], rule: Preemption) -> Measured:
     """Plays each of these days."""
     days = [(its, play(its, cards, rule)) for its in every]
     stalled: dict[str, list[float]] = {}
@@ -138,7 +138,7 @@ def measure(every: Sequence[list[Program]], cards: tuple[int, ...], rule: Giving
     )
 
 
-def _of_bound(its: list[Program], cards: tuple[int, ...], rule: GivingWay, day: Day) -> float:
+def _of_bound(its: list[Program], cards: tuple[int, ...], rule: Preemption, day: Day) -> float:
     """The most of its bound that any stall took.
 
     What `rotate` promises (docs/deciding.md): patience, and a round for each that came before and for itself. A round

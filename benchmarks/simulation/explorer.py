@@ -2,8 +2,8 @@
 
 The host has one or two GPUs of a few units, and containers with one process each. At every state everything that can
 happen is tried: every request, every free, the end of every process, for `fair` the passing of time, and, if asked for,
-every pause, every change of quota, foreign memory that comes and goes, every swap out and back, every way of giving
-way: who is idle and who stirs, and transfers that succeed or fail; and every restart of the scheduler, with those who
+every pause, every change of quota, foreign memory that comes and goes, every move out and back, which succeeds or
+fails; every way of giving way: who is idle and who stirs; and every restart of the scheduler, with those who
 waited asking again in any order.
 Headroom is not followed: what a process used of its lease without asking, in whatever order, shows only when headroom
 is taken back, so *every* amount from nothing to all of each lease is tried there. Containers that differ in name only
@@ -34,24 +34,25 @@ from scheduler.core.events import (
     ContainerResumed,
     Effect,
     Event,
-    GiveWay,
     GpuSeen,
     Granted,
     Idle,
+    MoveBegun,
     Needed,
     NotMoved,
+    Preempt,
     QuotaChanged,
     Returned,
     SessionEnded,
     SessionOpened,
+    SwapInRequested,
     SwappedOut,
     TakeBack,
     Ticked,
     WaitedBefore,
-    WantedBack,
 )
 from scheduler.core.invariants import violations
-from scheduler.core.state import Container, Expected, GivingWay, Gpu, Mode, Request, Session, State
+from scheduler.core.state import Container, Expected, Gpu, Mode, Preemption, Request, Session, Stage, State
 
 LONG = fair.PATIENCE  # one jump of the clock: whoever waits becomes due
 NOW = 10 * LONG
@@ -59,9 +60,9 @@ NOW = 10 * LONG
 # A call in a key: its place in the queue, gpu, bytes, due, whether it is for what was swapped out, and whether it was
 # asked anew while others were expected. One that is expected is a call of no bytes.
 Call = tuple[int, int, int, bool, bool, bool]
-# What giving way and starting rest on, in a key: idle, has held for long, leaving, coming, has just begun to hold.
-Moves = tuple[bool, bool, bool, bool, bool]
-STILL: Moves = (False, False, False, False, False)
+# What giving way and starting rest on, in a key: idle, has held for long, its stage, has just begun to hold.
+Moves = tuple[bool, bool, Stage, bool]
+STILL: Moves = (False, False, Stage.HERE, False)
 # A container in a key: quota, lease and what is swapped out by GPU, paused, what giving way rests on, and its calls.
 Part = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, Moves, tuple[Call, ...]]
 Key = tuple[tuple[int, ...], tuple[Part, ...]]  # the capacity of each GPU now, and the containers
@@ -155,13 +156,16 @@ def _wrong(host: Host, state: State) -> list[str]:
     for container in state.containers.values():
         wrong += [f"{container.id} passes its quota" for gpu, leased in container.leased.items()
                   if leased > container.quota[gpu]]  # fmt: skip
+    if len(leaving := [name for name, each in state.containers.items() if each.stage is Stage.LEAVING]) > 1:
+        wrong.append(f"{leaving} are all told to give way at once")
     return wrong + _starved(host, state)
 
 
 def _starved(host: Host, state: State) -> list[str]:
     """With `fair` and `rotate`: if all holders have held for long, one of them gives way to the first of those due."""
     everybody = state.containers.values()
-    moving = any(c.leaving or c.coming for c in everybody) or any(request.awaiting for request in state.waiting)
+    moving = any(c.stage in (Stage.LEAVING, Stage.COMING) for c in everybody)
+    moving = moving or any(request.awaiting for request in state.waiting)
     fresh = any(c.paused or (c.leased and state.now - c.held_since < LONG) for c in everybody)
     if host.policy != "fair" or host.gives_way is not Mode.ROTATE or moving or fresh:
         return []
@@ -169,7 +173,7 @@ def _starved(host: Host, state: State) -> list[str]:
         r for r in state.waiting if all(fair.head(state, gpu) is r for gpu in state.containers[r.container].quota)
     ]
     effects = handle(state, Ticked(state.now))[1]
-    told = any(isinstance(effect, GiveWay) for effect in effects)
+    told = any(isinstance(effect, Preempt) for effect in effects)
     served = {effect.session for effect in effects if isinstance(effect, Granted)}
     return [f"nobody gives way to {request}" for request in firsts if not told and request.session not in served]
 
@@ -193,10 +197,15 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
             if host.changes:
                 others = (amount for amount in range(1, host.capacity + 1) if amount != quota)
                 yield from ((QuotaChanged(NOW, container.id, {**container.quota, gpu: to}),) for to in others)
-        if host.swaps and (container.leased or container.returning):
+        if host.swaps and (container.leased or container.stage is Stage.RETURNING):
             yield (SwappedOut(NOW, container.id),)
-        if container.out and not container.returning:
-            yield (WantedBack(NOW, container.id),)
+            if all(each.stage in (Stage.HERE, Stage.OUT, Stage.RETURNING) for each in state.containers.values()):
+                yield (MoveBegun(NOW, container.id),)
+        if container.stage in (Stage.LEAVING, Stage.COMING):
+            yield ((SwappedOut if container.stage is Stage.LEAVING else CameBack)(NOW, container.id),)
+            yield (NotMoved(NOW, container.id, 0.0),)
+        if container.stage is Stage.OUT:
+            yield (SwapInRequested(NOW, container.id),)
         if container.leased or container.out or container.id in calling | state.expected.containers:
             yield SessionEnded(NOW, session), SessionOpened(NOW, session, container.id)
         if host.pauses:
@@ -242,13 +251,10 @@ def _restart(state: State) -> Iterator[Event]:
 
 
 def _moves(host: Host, container: Container) -> Iterator[tuple[Event, ...]]:
-    """Transfers succeed or fail, and what failed may be tried again at once."""
-    if container.leaving or container.coming:
-        yield ((SwappedOut if container.leaving else CameBack)(NOW, container.id),)
-        yield (NotMoved(NOW, container.id, 0.0),)
+    """It becomes idle, or stirs."""
     if container.leased and container.idle_since is None:
         yield (Idle(NOW, container.id, NOW),)
-    if container.idle_since is not None or (container.out and not container.returning):
+    if container.idle_since is not None or container.stage is Stage.OUT:
         yield (ActivityDetected(NOW, container.id),)
 
 
@@ -328,12 +334,12 @@ def _key(state: State) -> Key:
 
 
 def _rests_on(state: State, container: Container) -> Moves:
-    mode = state.giving_way.mode
+    mode = state.preemption.mode
     starts = state.policy == "fair" and bool(container.leased) and state.now - container.began < fair.STARTING
     if mode is Mode.OFF:
-        return (*STILL[:-1], starts)
+        return False, False, container.stage, starts
     long = mode is Mode.ROTATE and bool(container.leased) and state.now - container.held_since >= LONG
-    return container.idle_since is not None, long, container.leaving, container.coming, starts
+    return container.idle_since is not None, long, container.stage, starts
 
 
 def build(host: Host, key: Key) -> State:
@@ -342,15 +348,14 @@ def build(host: Host, key: Key) -> State:
     containers, sessions, calls, others = {}, {}, [], set()
     capacities, parts = key
     places = sum(len(its) for *_, its in parts)
-    for session, (quota, leased, out, paused, (idle, long, leaving, coming, starts), its) in enumerate(parts):
+    for session, (quota, leased, out, paused, (idle, long, stage, starts), its) in enumerate(parts):
         name = "ABCDEFGH"[session]
         holds = {gpu: amount for gpu, amount in zip(gpus, leased, strict=True) if amount}
         promised = {gpu: amount for gpu, amount in zip(gpus, quota, strict=True) if amount}
         away = {gpu: amount for gpu, amount in zip(gpus, out, strict=True) if amount}
         containers[name] = Container(
             name, promised, paused=paused, leased=holds, sessions=(session,), out=away,
-            returning=any(call[4] for call in its), held_since=NOW - LONG * long, idle_since=NOW if idle else None,
-            leaving=leaving, coming=coming,
+            stage=stage, held_since=NOW - LONG * long, idle_since=NOW if idle else None,
             began=NOW if starts else -inf,
         )  # fmt: skip
         sessions[session] = Session(session, name, holds, away)
@@ -378,7 +383,7 @@ def build(host: Host, key: Key) -> State:
         spanning=tuple(name for name, container in containers.items() if len(container.quota) > 1),
         expected=Expected(frozenset(others), NOW, NOW + LONG) if others else Expected(),
         policy=host.policy,
-        giving_way=GivingWay(host.gives_way, idle=0.0, rotate=LONG, out=inf, back=inf, least=0.0),
+        preemption=Preemption(host.gives_way, idle=0.0, rotate=LONG, out=inf, back=inf, least=0.0),
         now=NOW,
     )
     pressed = frozenset(safety.linked(state, {request.gpu for request in state.waiting}))

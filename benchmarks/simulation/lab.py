@@ -22,12 +22,12 @@ from scheduler.core.events import (
     ContainerEnded,
     Effect,
     Event,
-    GiveWay,
-    GivingWayChanged,
     GpuSeen,
     Granted,
     Idle,
     Needed,
+    Preempt,
+    PreemptionChanged,
     Restore,
     Returned,
     SessionOpened,
@@ -35,7 +35,7 @@ from scheduler.core.events import (
     TakeBack,
     Ticked,
 )
-from scheduler.core.state import GivingWay, Mode, State
+from scheduler.core.state import Mode, Preemption, State
 
 GIB = 2**30
 HORIZON = 14 * 86400.0  # seconds, by which everything has ended
@@ -110,14 +110,14 @@ class _Run:
     ended: bool = False
 
 
-def play(programs: Sequence[Program], cards: Sequence[int], rule: GivingWay, policy: str = "fair") -> Day:
+def play(programs: Sequence[Program], cards: Sequence[int], rule: Preemption, policy: str = "fair") -> Day:
     return _Lab(programs, cards, rule, policy).play()
 
 
 class _Lab:
     """Session i is the process of program i, its container is its place in the list."""
 
-    def __init__(self, programs: Sequence[Program], cards: Sequence[int], rule: GivingWay, policy: str) -> None:
+    def __init__(self, programs: Sequence[Program], cards: Sequence[int], rule: Preemption, policy: str) -> None:
         self.day = Day()
         self.programs = programs
         self.runs: dict[int, _Run] = {}
@@ -128,7 +128,7 @@ class _Lab:
         self.now, self.ticking = 0.0, inf
         self.agenda: list[tuple[float, int, str, int, int]] = []  # (time, number, what, program, version)
         self.count = 0
-        self._tell(*(GpuSeen(0.0, f"g{i}", size) for i, size in enumerate(cards)), GivingWayChanged(0.0, rule))
+        self._tell(*(GpuSeen(0.0, f"g{i}", size) for i, size in enumerate(cards)), PreemptionChanged(0.0, rule))
         for place, program in enumerate(programs):
             self._at(program.arrives, "arrive", place)
 
@@ -164,7 +164,7 @@ class _Lab:
 
     def _tick_in(self, wait: float) -> None:
         """While somebody waits, if anything can follow from that by itself."""
-        if self.state.waiting and self.state.giving_way.mode is not Mode.OFF and self.agenda:
+        if self.state.waiting and self.state.preemption.mode is not Mode.OFF and self.agenda:
             self.ticking = min(self.ticking, self.now + wait)
             self._at(self.ticking, "tick")
 
@@ -194,7 +194,7 @@ class _Lab:
                 mine = [key for key, run in self.runs.items() if run.gpu == effect.gpu]
                 taken = {key: idle for key in mine if (idle := self.headroom.pop(key, 0))}
                 self._tell(Returned(self.now, effect.gpu, taken, all=True))
-            case GiveWay():
+            case Preempt():
                 self._move(int(effect.container), back=False)
             case Restore():
                 self._move(int(effect.container), back=True)

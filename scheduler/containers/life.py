@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from scheduler.containers.removal import Removal
-from scheduler.core.events import ContainerAdded, ContainerKilled, ContainerPaused, ContainerResumed, Reason, Refused
+from scheduler.core.events import ContainerAdded, ContainerKilled, Reason, Refused
 from scheduler.engines.base import SIGKILLED, Condition, Sighting
 from scheduler.engines.host_memory import HostMemory
 from scheduler.sessions.tenants import Tenant
@@ -52,8 +52,8 @@ class Containers:
                 guaranteed=row.guaranteed,
                 fail_fast=row.on_shortage == Shortage.FAIL,
                 max_wait=row.max_wait_seconds,
-                paused=tenant.is_stuck,
-                gives_way=row.give_way,
+                paused=tenant.is_held,
+                preemptible=row.give_way,
                 running=running,
             ),
         )
@@ -108,18 +108,15 @@ class Containers:
 
     def _paused(self, tenant: Tenant) -> None:
         tenant.paused = True
-        self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
+        self._broker.update_paused(tenant)
         self._store.container(tenant.id, paused_at=self._store.clocks.now(tenant.id))
         self._store.event("paused", tenant.id)
 
     def _resumed(self, tenant: Tenant) -> None:
         tenant.paused = False
-        if not tenant.is_stuck:
-            self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
+        self._broker.update_paused(tenant)
         self._store.container(tenant.id, paused_at=None)
         self._store.event("unpaused", tenant.id)
-        if tenant.is_out and not tenant.is_stuck:
-            self._broker.want_back(tenant)
 
     def _ended(self, tenant: Tenant, sighting: Sighting) -> None:
         reason = tenant.reason or self._reason(tenant, sighting)

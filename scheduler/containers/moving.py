@@ -70,6 +70,7 @@ class Mover:
             if clock.monotonic() > until:
                 why = f"What its {len(sessions)} processes had given to their cards was not done in time."
                 raise CardError(Why.BUSY, session.pid, why)
+            session.stopped = True
             session.page.hold(True)
             await self._make(session, State.LOCKED, until)
 
@@ -87,6 +88,7 @@ class Mover:
         """Back on its cards, and it goes on, and may ask them: whatever becomes of others of its container."""
         await self._make(session, State.RUNNING)
         session.page.hold(False)
+        session.stopped = False
 
     async def back_in_turn(self, session: Session, turn: asyncio.Lock) -> None:
         """The same for whoever has this turn, which others have while it stands still, by a signal or a debugger.

@@ -12,12 +12,13 @@ from web.errors import Problem
 MEMINFO = Path("/proc/meminfo")
 
 
-def require(tenant: Tenant, tenants: Iterable[Tenant], budget: int, left: int | None) -> None:
+def require(tenant: Tenant, tenants: Iterable[Tenant], budget: int, left: int | None, *, by_owner: bool) -> None:
     """Raises Problem with the figures.
 
     `budget`: bytes that the images of all `tenants` may take together; `left`: what all containers together may still
-    take of host memory, None if there is no such limit.
+    take of host memory, None if there is no such limit. `by_owner`: a person has it moved, not the core for another.
     """
+    tenants = list(tenants)
     needed = sum(tenant.used(gpu) for gpu in tenant.quota)
     taken = sum(image(other) for other in tenants)
     if taken + needed > budget:
@@ -32,22 +33,13 @@ def require(tenant: Tenant, tenants: Iterable[Tenant], budget: int, left: int | 
             f"Its {size(needed)} do not fit: all containers together may take {size(left)} more of host memory "
             "(GPUSHARE_HOST_MEMORY)."
         )
-
-
-def require_share(tenant: Tenant, mine: Iterable[Tenant], others: Iterable[Tenant], budget: int) -> None:
-    """What a person has moved there takes no more than the others still can. Raises Problem with the figures.
-
-    `mine`: the tenants of its owner; `others`: everybody else's. Who is alone may have all of it, and one container may
-    always go, however large. Those that give way do so for somebody else, and are not asked.
-    """
-    others = list(others)
-    if not others:
-        return
-    needed = sum(tenant.used(gpu) for gpu in tenant.quota)
-    has, theirs = sum(map(image, mine)), sum(map(image, others))
-    if has and has + needed > (left := max(0, budget - theirs - has - needed)):
+    # An owner takes no more than the others still can; who is alone may have all of it, and one may always go.
+    has = sum(image(each) for each in tenants if each.owner == tenant.owner)
+    others = any(each.owner != tenant.owner for each in tenants)
+    rest = max(0, budget - taken - needed)
+    if by_owner and others and has and has + needed > rest:
         raise _too_little(
-            f"Its {size(needed)} would leave {size(left)} of the host memory for this to all others, and its owner has "
+            f"Its {size(needed)} would leave {size(rest)} of the host memory for this to all others, and its owner has "
             f"{size(has)} of it already (GPUSHARE_SWAP_MEMORY). Resume or end one of those first."
         )
 

@@ -11,7 +11,7 @@ from django.db import Error
 from scheduler.card.turns import TurnPlayer
 from scheduler.containers.life import Containers, as_problem
 from scheduler.containers.swapping import Swapping
-from scheduler.core.events import ContainerPaused, ContainerResumed, PriorityChanged
+from scheduler.core.events import PriorityChanged
 from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
 from scheduler.sessions.tenants import Tenant
 from scheduler.shared import SharedParts
@@ -51,26 +51,26 @@ class Steering:
         `was_paused`: before an earlier scheduler began with this; it is so again if this is refused.
         """
         was_paused, freed = was_paused or tenant.paused, ""
-        await self._swapping.settle(tenant)
+        self._hold(tenant, True)  # before it is done: one that is being frozen cannot be preempted
         try:
-            if free_memory or tenant.swap:
-                if tenant.paused and not tenant.swap:
-                    await self._thaw(tenant)  # a frozen process cannot move its memory
-                freed = " " + await self._swapping.out(tenant, why)
-        except Exception:
-            if was_paused:
-                await self._freeze(tenant)
-            raise
-        try:
-            # Told before it is done: whoever is being frozen can be asked to give way no more.
-            self._broker.tell(ContainerPaused(self._broker.now(), tenant.id))
+            await self._swapping.await_move(tenant)
+            try:
+                if free_memory or tenant.swap:
+                    if tenant.paused and not tenant.swap:
+                        await self._thaw(tenant)  # a frozen process cannot move its memory
+                    freed = " " + await self._swapping.out(tenant, why)
+            except Exception:
+                if was_paused:
+                    await self._freeze(tenant)
+                raise
             await self._freeze(tenant)
-        except Exception:  # the engine's, or the host's
-            if not tenant.is_stuck:
-                self._broker.tell(ContainerResumed(self._broker.now(), tenant.id))
-            self._swapping.want_back(tenant)
-            raise
+        finally:
+            self._hold(tenant, False)
         return f"It is paused.{freed}"
+
+    def _hold(self, tenant: Tenant, on: bool) -> None:
+        tenant.pausing = on
+        self._broker.update_paused(tenant)
 
     async def _freeze(self, tenant: Tenant) -> None:
         async with self._turns.away(tenant.id, "freezing"):  # a frozen process cannot be let go
@@ -106,7 +106,7 @@ class Steering:
         failed = tenant.not_restored
         if tenant.paused or not tenant.swap:  # what gave way is not frozen
             await self._thaw(tenant)
-        await self._swapping.settle(tenant)
+        await self._swapping.await_move(tenant)
         self._swapping.resume(tenant)
         if failed:
             return f"Its GPU memory is brought back once more, if the driver can do it now. Before: {failed}"

@@ -76,6 +76,7 @@ class TakeOver:
         tenant.engine_id = engine_id
         tenant.started_at = row.started_at
         tenant.swap, tenant.gave_way = row.swap, row.gave_way
+        tenant.stuck = row.swap in (Swap.LEAVING, Swap.COMING)  # until that has its end
         tenant.no_turns = row.no_turns
         tenant.cannot_move, tenant.not_restored = row.cannot_move, row.not_restored
         tenant.paused = row.paused_at is not None

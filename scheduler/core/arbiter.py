@@ -36,7 +36,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from scheduler.core import admission, changes, expected, giving_way, policies, safety
+from scheduler.core import admission, changes, expected, moves, policies, preemption, safety
 from scheduler.core.events import (
     ActivityDetected,
     Admitted,
@@ -48,14 +48,15 @@ from scheduler.core.events import (
     ContainerResumed,
     Effect,
     Event,
-    GivingWayChanged,
     GpuSeen,
     Idle,
     Movable,
+    MoveBegun,
     Needed,
     NotMoved,
     OverheadMeasured,
     PolicyChanged,
+    PreemptionChanged,
     Pressure,
     PriorityChanged,
     QuotaChanged,
@@ -65,13 +66,13 @@ from scheduler.core.events import (
     Returned,
     SessionEnded,
     SessionOpened,
+    SwapInRequested,
     SwappedOut,
     Ticked,
     WaitedBefore,
     WaitOver,
-    WantedBack,
 )
-from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, Session, State
+from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, Session, Stage, State
 from scheduler.core.step import Step
 
 
@@ -87,7 +88,7 @@ def handle(state: State, *events: Event) -> tuple[State, tuple[Effect, ...]]:
         _HANDLERS[type(event)](step, event)
     step.finish()
     if step.timely:
-        giving_way.give_way(step)
+        preemption.preempt(step)
     return step.state, tuple(step.effects)
 
 
@@ -126,13 +127,13 @@ def _ticked(step: Step, event: Ticked) -> None:
     step.timely = True
 
 
-def _giving_way_changed(step: Step, event: GivingWayChanged) -> None:
+def _preemption_changed(step: Step, event: PreemptionChanged) -> None:
     rule = event.rule
     if all(each >= 0 for each in (rule.idle, rule.rotate, rule.memory, rule.least)) and rule.out > 0 and rule.back > 0:
-        step.state = replace(step.state, giving_way=rule)
+        step.state = replace(step.state, preemption=rule)
         step.timely = True
     else:
-        step.refuse(Reason.INVALID, f"Nobody can give way by this: {rule}.")
+        step.refuse(Reason.INVALID, f"This preemption rule makes no sense: {rule}.")
 
 
 # ---- containers -------------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ def _container_added(step: Step, event: ContainerAdded) -> None:
         fail_fast=event.fail_fast,
         max_wait=event.max_wait,
         paused=event.paused,
-        gives_way=event.gives_way,
+        preemptible=event.preemptible,
     )
     if known := step.state.containers.get(wanted.id):
         if known.quota == wanted.quota and known.owner == wanted.owner:
@@ -199,8 +200,17 @@ def _container_paused(step: Step, event: ContainerPaused) -> None:
 
 
 def _container_resumed(step: Step, event: ContainerResumed) -> None:
-    if known := step.state.containers.get(event.container):
+    known = step.state.containers.get(event.container)
+    if known and known.paused:
         _put(step, replace(known, paused=False))
+        step.swap_in(known.id, step.state.now)
+        step.judge_again(known.id)
+
+
+def _move_begun(step: Step, event: MoveBegun) -> None:
+    known = step.state.containers.get(event.container)
+    if known and not known.killed:
+        step.state = changes.put_container(step.state, moves.moved(known, MoveBegun))
 
 
 def _swapped_out(step: Step, event: SwappedOut) -> None:
@@ -208,22 +218,20 @@ def _swapped_out(step: Step, event: SwappedOut) -> None:
         step.call_off(known)
         step.state = changes.put_out(step.state, known.id)
         step.timely = True
-        gone = step.state.containers[known.id]
-        undone = known.leaving and known.idle_since is None
-        if (undone or not gone.out) and not known.paused and not known.killed:
-            step.want_back(gone, step.state.now)  # or what it held has ended meanwhile: nothing of it is out
+        undone = known.stage is Stage.LEAVING and known.idle_since is None
+        if (undone or not step.state.containers[known.id].out) and not known.paused:
+            step.swap_in(known.id, step.state.now)  # or what it held has ended meanwhile: nothing of it is out
 
 
-def _wanted_back(step: Step, event: WantedBack) -> None:
-    known = step.state.containers.get(event.container)
-    if known and not known.killed and not known.returning:
+def _swap_in_requested(step: Step, event: SwapInRequested) -> None:
+    if event.container in step.state.containers:
         since = step.state.now if event.since is None or not isfinite(event.since) else event.since
-        step.want_back(known, min(since, step.state.now))
+        step.swap_in(event.container, min(since, step.state.now))
 
 
 def _came_back(step: Step, event: CameBack) -> None:
     if known := step.state.containers.get(event.container):
-        _put(step, replace(known, coming=False, held_since=step.state.now))
+        _put(step, replace(moves.moved(known, CameBack), held_since=step.state.now))
         step.judge_again(known.id)
         step.timely = True
 
@@ -231,7 +239,7 @@ def _came_back(step: Step, event: CameBack) -> None:
 def _not_moved(step: Step, event: NotMoved) -> None:
     known = step.state.containers.get(event.container)
     if known and event.seconds >= 0:
-        _put(step, replace(known, leaving=False, coming=False, stays_until=step.state.now + event.seconds))
+        _put(step, replace(moves.moved(known, NotMoved), stays_until=step.state.now + event.seconds))
         step.judge_again(known.id)
         step.timely = True
 
@@ -244,7 +252,7 @@ def _movable(step: Step, event: Movable) -> None:
 def _idle(step: Step, event: Idle) -> None:
     known = step.state.containers.get(event.container)
     asks = any(request.container == event.container for request in step.state.waiting)
-    if known and known.leased and not (known.leaving or known.coming or asks) and isfinite(event.since):
+    if known and known.leased and known.stage is Stage.HERE and not asks and isfinite(event.since):
         _put(step, replace(known, idle_since=max(event.since, known.held_since)))
 
 
@@ -256,7 +264,7 @@ def _activity_detected(step: Step, event: ActivityDetected) -> None:
 def _container_killed(step: Step, event: ContainerKilled) -> None:
     step.drop_asking(event.container, "The container is being ended.")
     if known := step.state.containers.get(event.container):
-        _put(step, replace(known, killed=True, paused=False, returning=False, leaving=False, coming=False))
+        _put(step, replace(known, killed=True, paused=False, stage=Stage.OUT if known.out else Stage.HERE))
         _reject_all(step, [r for r in step.state.waiting if r.container == known.id])
 
 
@@ -315,8 +323,8 @@ def _session_ended(step: Step, event: SessionEnded) -> None:
         step.came.add(known.container)
         step.state = changes.drop_session(step.state, known)
         rest = step.state.containers[known.container]
-        if known.out and not (rest.out or rest.returning or rest.paused or rest.killed):
-            step.want_back(rest, step.state.now)  # nothing of it is out any more
+        if not (rest.out or rest.paused):
+            step.swap_in(rest.id, step.state.now)  # nothing of it is out any more
 
 
 def _needed(step: Step, event: Needed) -> None:
@@ -386,7 +394,8 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     ContainerPaused: _container_paused,
     ContainerResumed: _container_resumed,
     SwappedOut: _swapped_out,
-    WantedBack: _wanted_back,
+    SwapInRequested: _swap_in_requested,
+    MoveBegun: _move_begun,
     CameBack: _came_back,
     NotMoved: _not_moved,
     Movable: _movable,
@@ -402,7 +411,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     Returned: _returned,
     OverheadMeasured: _overhead_measured,
     PolicyChanged: _policy_changed,
-    GivingWayChanged: _giving_way_changed,
+    PreemptionChanged: _preemption_changed,
     Reordered: _reordered,
     Ticked: _ticked,
 }

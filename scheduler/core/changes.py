@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from scheduler.core.safety import held
-from scheduler.core.state import Container, Gpu, Request, Session, State
+from scheduler.core.state import Container, Gpu, Request, Session, Stage, State
 
 
 def put_container(state: State, container: Container) -> State:
@@ -85,8 +85,7 @@ def put_out(state: State, name: str) -> State:
         if (each := state.sessions[key])
     }
     out = _sum(container.out, container.leased, 1)
-    gone = replace(container, leased={}, out=out, returning=False, leaving=False, coming=False, stays_until=-inf)
-    state = put_container(state, gone)
+    state = put_container(state, replace(container, leased={}, out=out, stage=Stage.OUT, stays_until=-inf))
     return replace(state, sessions={**state.sessions, **sessions})
 
 

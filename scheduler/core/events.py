@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduler.core.state import GivingWay, Mode
+from scheduler.core.state import Mode, Preemption
 
 STAYS = 600.0  # seconds in which one that could not give way is not asked to again
 
@@ -46,7 +46,7 @@ class ContainerAdded:
     fail_fast: bool = False
     max_wait: float | None = None
     paused: bool = False
-    gives_way: bool = True
+    preemptible: bool = True
     running: bool = False
 
 
@@ -68,7 +68,9 @@ class PriorityChanged:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPaused:
-    """It will not end, free or allocate until it is resumed; what it holds stays held."""
+    """It will not end, free or allocate until it is resumed; what it holds stays held.
+
+    It is frozen or about to be, or a move of it could not be ended."""
 
     now: float
     container: str
@@ -76,6 +78,16 @@ class ContainerPaused:
 
 @dataclass(frozen=True, slots=True)
 class ContainerResumed:
+    """It goes on; what of it is out is asked back."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveBegun:
+    """Its memory is being moved out: it is lent nothing. Ended by `SwappedOut` or `NotMoved`. `Preempt` implies it."""
+
     now: float
     container: str
 
@@ -84,9 +96,9 @@ class ContainerResumed:
 class SwappedOut:
     """Its memory has left its cards: all that its sessions were leased returns, and is remembered as `out`.
 
-    Until it is wanted back it holds nothing. Told of one that is on its way back, it calls that off. One that gave way
-    and had not been idle is wanted back by this itself, and so is one of which nothing is out, as what it held has
-    ended meanwhile.
+    Until it is asked back it holds nothing. Told of one that is on its way back, it calls that off. One that was moved
+    while it computed, and is not paused, is asked back by this itself; so is one of which nothing is out, as what it
+    held has ended meanwhile.
     """
 
     now: float
@@ -94,8 +106,8 @@ class SwappedOut:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedBack:
-    """What was swapped out is to come back: it is asked for as a newcomer asks, with a call for each session and GPU.
+class SwapInRequested:
+    """What is out is to come back: it is asked for as a newcomer asks, with a call for each session and GPU.
 
     Such a call has a serial below 0; no shortage, patience or quota rejects it. Answered by `Restore`, once all
     of it is lent again.
@@ -147,7 +159,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class ActivityDetected:
-    """It computes, or is about to. One that has given way is wanted back by that. `Needed` says the same."""
+    """It computes, or is about to. One that is out and not paused is asked back by that. `Needed` says the same."""
 
     now: float
     container: str
@@ -255,11 +267,11 @@ class PolicyChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class GivingWayChanged:
+class PreemptionChanged:
     """Settings, or speeds that were measured."""
 
     now: float
-    rule: GivingWay
+    rule: Preemption
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +296,9 @@ Event = (
     | PriorityChanged
     | ContainerPaused
     | ContainerResumed
+    | MoveBegun
     | SwappedOut
-    | WantedBack
+    | SwapInRequested
     | CameBack
     | NotMoved
     | Movable
@@ -301,7 +314,7 @@ Event = (
     | Returned
     | OverheadMeasured
     | PolicyChanged
-    | GivingWayChanged
+    | PreemptionChanged
     | Reordered
     | Ticked
 )
@@ -384,7 +397,7 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveWay:
+class Preempt:
     """Move its memory out; with it out, `whom` is served. Answered by `SwappedOut` or `NotMoved`.
 
     Until then it is lent nothing. None is told while another's memory is known to be on its way. `why`: it is idle, or
@@ -411,4 +424,4 @@ class TakeBack:
     gpu: str
 
 
-Effect = Admitted | Refused | Granted | Rejected | Suspended | Restore | GiveWay | Pressure | TakeBack
+Effect = Admitted | Refused | Granted | Rejected | Suspended | Restore | Preempt | Pressure | TakeBack

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Sequence
 
 from scheduler.core import packing, safety
 from scheduler.core.packing import Item
-from scheduler.core.state import HIGHEST_PRIORITY, Container, Request, State
+from scheduler.core.state import HIGHEST_PRIORITY, Container, Request, Stage, State
 
 # How long a call of priority 0 waits, in seconds, before nobody passes it at its cost any more.
 PATIENCE = 600.0
@@ -76,7 +76,7 @@ class Meant:
     def _starts(self, container: Container) -> bool:
         if self._state.now - container.began >= STARTING or not container.leased:
             return False
-        stopped = container.paused or container.killed or container.leaving
+        stopped = container.paused or container.killed or (container.stage and container.stage is Stage.LEAVING)
         return not stopped and container.id in self._sure
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from scheduler.core import expected, safety
 from scheduler.core.policies import POLICIES
-from scheduler.core.state import Container, State
+from scheduler.core.state import Container, Stage, State
 
 
 def violations(state: State) -> list[str]:
@@ -27,10 +27,10 @@ def _sums(state: State) -> Iterator[str]:
         yield from _outs(state, container)
         if container.killed and container.paused:
             yield f"{container.id} is killed and paused"
-        if container.leaving and (container.out or container.coming):
-            yield f"{container.id} is leaving, and out or coming"
-        if container.out and container.coming:
-            yield f"{container.id} is out and coming"
+        if container.out and container.stage not in (Stage.OUT, Stage.RETURNING):
+            yield f"{container.id} has {dict(container.out)} out, and its stage is {container.stage!r}"
+        if container.stage is Stage.OUT and not (container.out or container.paused or container.killed):
+            yield f"{container.id} has nothing out, and is not brought back"
         for gpu in container.leased.keys() - container.quota.keys():
             yield f"{container.id} is leased memory of {gpu}, where it has no quota"
     for key, session in state.sessions.items():
@@ -55,7 +55,7 @@ def _outs(state: State, container: Container) -> Iterator[str]:
         for gpu, amount in state.sessions[key].out.items():
             total[gpu] = total.get(gpu, 0) + amount
             asked = sum(r.back and (r.session, r.gpu, r.bytes) == (key, gpu, amount) for r in state.waiting)
-            if asked != container.returning:
+            if asked != (container.stage is Stage.RETURNING):
                 yield f"{amount} of session {key} on {gpu} are out, and asked back {asked} times"
     if total != dict(container.out):
         yield f"{container.id} has {dict(container.out)} out, its sessions {total}"
@@ -95,9 +95,6 @@ def _flags(state: State) -> Iterator[str]:
             yield f"{name} is expected to ask again, and has"
         if state.now >= state.expected.until:
             yield f"{name} is expected still, although its time is over"
-    leaving = [name for name, each in state.containers.items() if each.leaving]
-    if len(leaving) > 1:
-        yield f"{leaving} are all told to give way at once"
     if state.policy not in POLICIES:
         yield f"there is no policy {state.policy}"
 
@@ -106,7 +103,7 @@ def _stuck(state: State) -> Iterator[str]:
     """No deadlock: where nobody who holds memory runs, nobody who waits could be given any, now or ever."""
     gpus = safety.linked(state, state.gpus)
     waiting = {r.container for r in state.waiting if not safety.put_by(state.containers[r.container])}
-    moving = any(container.leaving or container.coming for container in state.containers.values())
+    moving = any(each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values())
     settling = any(request.awaiting or expected.holds_up(state, request) for request in state.waiting)
     if not waiting or moving or settling:  # each for a bounded time
         return

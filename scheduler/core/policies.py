@@ -19,7 +19,7 @@ from hashlib import blake2b
 
 from scheduler.core import expected, fair, safety
 from scheduler.core.fair import Sure
-from scheduler.core.state import Container, Request, State
+from scheduler.core.state import Container, Request, Stage, State
 
 Order = Callable[[State, str, Sequence[Request]], Iterable[Request]]
 
@@ -54,12 +54,7 @@ def order(state: State, gpu: str) -> list[Request]:
 
 
 def may_be_served(container: Container, request: Request) -> bool:
-    return not (container.paused or container.leaving) and (request.back or not is_away(container))
-
-
-def is_away(container: Container) -> bool:
-    """Whether any of its memory may not be on its cards."""
-    return bool(container.out or container.returning or container.coming)
+    return not container.paused and (container.stage is Stage.RETURNING if request.back else not container.stage)
 
 
 # ---- the paper's four --------------------------------------------------------------------------------------------

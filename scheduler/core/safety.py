@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import product
 
-from scheduler.core.state import Container, State
+from scheduler.core.state import Container, Stage, State
 
 NOTHING = -(1 << 64)  # a claim of nothing: it fits even where foreign memory has left less than nothing
 
@@ -59,8 +59,8 @@ def holds(container: Container) -> bool:
 
 
 def put_by(container: Container) -> bool:
-    """Paused, or swapped out and not wanted back: what it waits for is a person."""
-    return container.paused or bool(container.out and not container.returning)
+    """Paused, or swapped out and not asked back: what it waits for is a person."""
+    return container.paused or container.stage is Stage.OUT
 
 
 def free(state: State, gpu: str) -> int:

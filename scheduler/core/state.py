@@ -17,16 +17,26 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
 
 class Mode(StrEnum):
-    """Who gives way to those who wait (`giving_way.py`)."""
+    """Which holders are preempted for those who wait (`preemption.py`)."""
 
-    OFF = "off"  # nobody
-    IDLE = "idle"  # who holds memory and has computed nothing for a while
-    ROTATE = "rotate"  # these, and who has held for long, to those who have waited for long
+    OFF = "off"  # none
+    IDLE = "idle"  # those that have computed nothing for a while
+    ROTATE = "rotate"  # these, and those that have held for long, for calls that have waited for long
+
+
+class Stage(StrEnum):
+    """Where the memory of a container is (`moves.py`). Of these only `HERE` is false, which is the fastest look."""
+
+    HERE = ""  # on its cards
+    LEAVING = "leaving"  # being moved to host memory
+    OUT = "out"  # in host memory
+    RETURNING = "returning"  # in host memory, and asked back: what is lent again counts as leased
+    COMING = "coming"  # all of it is lent again, and it is being moved back
 
 
 @dataclass(frozen=True, slots=True)
-class GivingWay:
-    """When holders give way, and what that costs. `idle` and `rotate`: after so many seconds.
+class Preemption:
+    """When holders are preempted, and what that costs. `idle` and `rotate`: after so many seconds.
 
     `out` and `back`: bytes a second, as measured. `least`: seconds that any transfer takes, however small. `memory`:
     bytes of host memory that all who are out may take.
@@ -68,12 +78,12 @@ class Container:
     `quota` maps each of its GPUs to the most it may hold there. `guaranteed` containers have that reserved from the
     start. `max_wait` limits each single wait; None waits for ever. `fail_fast` is `on_shortage: fail`. `leased` is the
     sum over `sessions`, kept so that a decision need not walk them; so is `out`, what they had on its cards when it was
-    swapped out. `returning`: it is wanted back. `began`: when it was last granted something and held nothing.
+    swapped out. `paused`: it gets nothing, frees nothing and does not come back until that is over. `began`: when it
+    was last granted something and held nothing.
 
-    What giving way rests on: `gives_way` is false for who has opted out, `movable` for one whose memory would not come
-    back (its processes share it), `held_since` is when it was last without any
-    of its cards (or came back to them), `idle_since` since when it has computed nothing (None: it computes, or nobody
-    knows). `leaving` and `coming`: its memory is on its way out or back. It is not asked to go before `stays_until`.
+    What preemption rests on: `preemptible` is false for one that has opted out, `movable` for one whose memory would
+    not come back (its processes share it), `held_since` is when it last held nothing (or came back), `idle_since` since
+    when it has computed nothing (None: it computes, or that is not known). It stays until `stays_until`.
     """
 
     id: str
@@ -90,14 +100,12 @@ class Container:
     leased: Mapping[str, int] = field(default_factory=dict)
     sessions: tuple[int, ...] = ()
     out: Mapping[str, int] = field(default_factory=dict)
-    returning: bool = False
+    stage: Stage = Stage.HERE
     began: float = -inf
-    gives_way: bool = True
+    preemptible: bool = True
     movable: bool = True
     held_since: float = 0.0
     idle_since: float | None = None
-    leaving: bool = False
-    coming: bool = False
     stays_until: float = -inf
 
 
@@ -176,7 +184,7 @@ class State:
     spanning: tuple[str, ...] = ()
     calm: bool = True
     policy: str = "fair"
-    giving_way: GivingWay = GivingWay()
+    preemption: Preemption = Preemption()
     seed: int = 0
     grants: int = 0  # so far; with the seed, what `random` draws from
     now: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 
-from scheduler.core import admission, changes, expected, policies, safety
+from scheduler.core import admission, changes, expected, moves, policies, safety
 from scheduler.core.events import (
     Admitted,
     Effect,
@@ -16,9 +16,10 @@ from scheduler.core.events import (
     Rejected,
     Restore,
     Suspended,
+    SwapInRequested,
     TakeBack,
 )
-from scheduler.core.state import Asking, Container, Request, State
+from scheduler.core.state import Asking, Container, Request, Stage, State
 
 
 class Step:
@@ -253,13 +254,13 @@ class Step:
         self._settled = set()
 
     def _fails(self, request: Request) -> bool:
-        """Whether it is rejected rather than kept waiting. It is not to blame where its container has to give way."""
+        """Whether it is rejected rather than kept waiting. Not while its container is paused or moved."""
         container = self.state.containers[request.container]
-        away = request.back or container.leaving or policies.is_away(container)
-        return container.fail_fast and not (away or expected.holds_up(self.state, request))
+        spared = request.back or container.paused or container.stage
+        return container.fail_fast and not (spared or expected.holds_up(self.state, request))
 
     def judge_again(self, name: str) -> None:
-        """Its memory is where its program expects it: calls that were spared while it gave way are granted or fail."""
+        """It is neither paused nor moved any more: calls that were spared meanwhile are granted or fail."""
         for request in self.state.waiting:
             if request.container == name:
                 self._judge_if_it_fails(request)
@@ -292,10 +293,13 @@ class Step:
 
     # ---- swapping ----
 
-    def want_back(self, container: Container, since: float) -> None:
+    def swap_in(self, name: str, since: float) -> None:
         """Puts a call into the queue for each part that is out, in the place of whatever of it waits already."""
+        container = self.state.containers[name]
+        if container.stage is not Stage.OUT or container.killed:
+            return
         since = min([since, *(r.since for r in self.state.waiting if r.container == container.id)])
-        self.state = changes.put_container(self.state, replace(container, returning=True))
+        self.state = changes.put_container(self.state, moves.moved(container, SwapInRequested))
         self.came.add(container.id)
         self.expect_no_more(container.id)
         for key in container.sessions:
@@ -305,12 +309,11 @@ class Step:
                     self.wait(Request(key, -serial, container.id, gpu, out[gpu], since, back=True))
 
     def stir(self, container: Container) -> None:
-        """It computes or asks. What has given way comes back by that; what a person has put out waits for a person."""
+        """It computes or asks. What was preempted comes back by that; what a person has put out waits for a person."""
         if container.idle_since is not None:
-            container = replace(container, idle_since=None)
-            self.state = changes.put_container(self.state, container)
-        if container.out and not (container.returning or container.paused or container.killed):
-            self.want_back(container, self.state.now)
+            self.state = changes.put_container(self.state, replace(container, idle_since=None))
+        if not container.paused:
+            self.swap_in(container.id, self.state.now)
 
     def call_off(self, container: Container) -> None:
         """Nothing of it is asked back any more."""
@@ -323,8 +326,8 @@ class Step:
     def _restore(self) -> None:
         for name in sorted(self.came & self.state.containers.keys()):
             container = self.state.containers[name]
-            if container.returning and not container.out:
-                self.state = changes.put_container(self.state, replace(container, returning=False, coming=True))
+            if container.stage is Stage.RETURNING and not container.out:
+                self.state = changes.put_container(self.state, moves.moved(container, Restore))
                 self.effects.append(Restore(name))
 
     # ---- launches and quotas ----

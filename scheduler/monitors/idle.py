@@ -66,7 +66,7 @@ class Idle:
                     self._begin_to_mark(tenant, seconds)
 
     def _tell_idle(self, tenant: Tenant, since: float) -> None:
-        now, enough = self._broker.now(), min(TOLD_AFTER, self._broker.state.giving_way.idle)
+        now, enough = self._broker.now(), min(TOLD_AFTER, self._broker.state.preemption.idle)
         if tenant.id not in self._told and now - since >= enough:
             self._told.add(tenant.id)
             self._broker.tell(events.Idle(now, tenant.id, since))

@@ -21,12 +21,14 @@ from scheduler.core import arbiter
 from scheduler.core.changes import has_room
 from scheduler.core.events import (
     Admitted,
+    ContainerPaused,
+    ContainerResumed,
     Effect,
     Event,
-    GiveWay,
     Granted,
     Needed,
     OverheadMeasured,
+    Preempt,
     Pressure,
     Reason,
     Refused,
@@ -35,10 +37,10 @@ from scheduler.core.events import (
     Restore,
     Returned,
     Suspended,
+    SwapInRequested,
     SwappedOut,
     TakeBack,
     WaitOver,
-    WantedBack,
 )
 from scheduler.core.state import State
 from scheduler.sessions.connection import Connection
@@ -56,7 +58,7 @@ class Listeners:
     changed: Callable[[str], None]  # a container's memory or waiting has changed
     answered: Callable[[Tenant], None]  # fewer of its calls are open
     restore: Callable[[str], None]  # there is room for all that a container had
-    give_way: Callable[[GiveWay], None]  # one is to be moved out
+    preempt: Callable[[Preempt], None]  # one is to be moved out
     took: Callable[[float], None]  # seconds that a decision took
 
 
@@ -125,8 +127,8 @@ class Broker:
                     self.records.suspended(tenant, self.sessions[session], effect, waited)
                 case Restore(container):
                     self._to.restore(container)
-                case GiveWay():
-                    self._to.give_way(effect)
+                case Preempt():
+                    self._to.preempt(effect)
                 case Admitted() | Refused():
                     pass  # the answer to whoever asked
         if self.state.waiting is not waiting:
@@ -220,10 +222,14 @@ class Broker:
         known = self.state.containers.get(tenant.id)
         if known is None or has_room(known, gpu, size) or size > known.quota[gpu]:
             return False
+        self.collect_idle(tenant, gpu)
+        return True
+
+    def collect_idle(self, tenant: Tenant, gpu: str) -> None:
+        """Takes back the headroom of all its processes."""
         taken = {session: idle for session, lease in tenant.leases(gpu).items() if (idle := lease.take_back())}
         if taken:
             self.tell(Returned(self.now(), gpu, taken))
-        return True
 
     def collect(self, session: Session) -> None:
         """Headroom of this process has grown: takes it back where anybody waits for it."""
@@ -260,9 +266,15 @@ class Broker:
         self.tell(SwappedOut(self.now(), tenant.id))
         self.changed(tenant.id)
 
-    def want_back(self, tenant: Tenant, since: float | None = None) -> None:
-        """It is to go on: `restore` is called once there is room."""
-        self.tell(WantedBack(self.now(), tenant.id, since))
+    def swap_in(self, tenant: Tenant, since: float | None) -> None:
+        """`restore` is called once there is room."""
+        self.tell(SwapInRequested(self.now(), tenant.id, since))
+
+    def update_paused(self, tenant: Tenant) -> None:
+        """The one place that tells the core whether it is paused: after each change of what that follows from."""
+        known = self.state.containers.get(tenant.id)
+        if known is not None and known.paused is not tenant.is_held:
+            self.tell((ContainerPaused if tenant.is_held else ContainerResumed)(self.now(), tenant.id))
 
     def reorder(self, containers: tuple[str, ...]) -> Refused | None:
         """A person has put those who wait into this order."""

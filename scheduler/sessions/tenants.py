@@ -37,6 +37,7 @@ class Session:
     connection: Connection | None = None
     asked: dict[int, Connection | None] = field(default_factory=dict)  # open NEEDs: serial → where the answer goes
     ended: bool = False  # the process is gone; what it held may not be
+    stopped: bool = False  # it may be locked, or its memory be moved
 
     def gpu(self, slot: int) -> str | None:
         """The GPU that a slot of the page stands for; None if this host does not have it any more."""
@@ -77,7 +78,12 @@ class Tenant:
     finished: bool = False  # the engine says that it has ended; its memory may not be back yet
     killed: bool = False
     called_off: bool = False  # before its start was told of: whatever the engine still sees of it is nobody's business
-    paused: bool = False
+    paused: bool = False  # frozen, as the engine shows
+    pausing: bool = False  # a person has asked for it, and it is not done yet
+    stuck: bool = False  # a move of it has failed, and is tried again: some of it is stopped, or on no card
+    silent_since: float | None = None  # since when the driver does not answer about it, while it is moved
+    raised: bool = False  # its limit of host memory may be
+    stays: float = 0.0  # seconds in which it is not preempted, once the move that failed is undone
     swap: str = ""  # how far its swapping is: Swap
     gave_way: str = ""  # why it gave way, if it has: Mode
     no_turns: str = ""  # why it could not be stopped for others; empty once it was again
@@ -96,7 +102,7 @@ class Tenant:
     told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
     clock_ahead: float = 0.0  # seconds, as its row says
     reason: str = ""  # why it is being ended, if it is
-    undoing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by a try to undo a move
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by a move, and a try to end one
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __str__(self) -> str:
@@ -111,9 +117,9 @@ class Tenant:
         return self.swap == Swap.OUT
 
     @property
-    def is_stuck(self) -> bool:
-        """It is frozen, or its memory did not come back to its cards: it frees nothing until a person resumes it."""
-        return self.paused or bool(self.not_restored)
+    def is_held(self) -> bool:
+        """What the core knows as `paused`, and nothing else is: it gets and frees nothing until that is over."""
+        return self.paused or self.pausing or self.stuck or bool(self.not_restored)
 
     @property
     def pids(self) -> set[int]:

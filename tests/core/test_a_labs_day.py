@@ -11,7 +11,7 @@ from benchmarks.simulation.day import LABS, PAPERS, RULES, measure, programs
 from benchmarks.simulation.lab import GIB, Program, play, takes
 from benchmarks.simulation.simulate import run
 from benchmarks.simulation.workloads import CAPACITY, paper
-from scheduler.core.state import GivingWay
+from scheduler.core.state import Preemption
 
 SEEDS = 6
 
@@ -58,7 +58,7 @@ def test_what_is_stopped_goes_on_where_it_was():
     day = play(its, (80 * GIB,), RULES["rotate, 30 min"])
     assert day.outs >= 2
     assert day.finish == pytest.approx(2 * 3600 + day.moving, abs=60)
-    alone = play(its, (80 * GIB,), GivingWay())
+    alone = play(its, (80 * GIB,), Preemption())
     assert alone.finish == 7200
     assert max(stall.seconds for stall in day.stalls) < 3600
 

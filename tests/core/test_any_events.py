@@ -12,7 +12,7 @@ from scheduler.core.arbiter import handle
 from scheduler.core.events import Granted, Needed, Rejected
 from scheduler.core.invariants import violations
 from scheduler.core.policies import POLICIES
-from scheduler.core.state import GivingWay, Mode, State
+from scheduler.core.state import Mode, Preemption, State
 
 now = st.sampled_from((0.0, 1.0, 2.0, 50.0, 700.0, 5000.0, -1.0, nan, inf, -inf))
 gpu = st.sampled_from(("g0", "g0", "g1", "nosuch"))
@@ -25,11 +25,18 @@ seconds = st.none() | st.sampled_from((0.0, 30.0, -1.0, nan, inf))
 sessions = st.dictionaries(session, amount)
 
 figure = st.sampled_from((-1.0, 0.0, 1.0, nan, inf))
-rule = st.builds(GivingWay, st.sampled_from(Mode), figure, figure, figure, figure, figure) | st.builds(
-    GivingWay, st.sampled_from(Mode), st.just(1.0), st.just(10.0)
+rule = st.builds(Preemption, st.sampled_from(Mode), figure, figure, figure, figure, figure) | st.builds(
+    Preemption, st.sampled_from(Mode), st.just(1.0), st.just(10.0)
 )
 moved = st.sampled_from(
-    (events.SwappedOut, events.WantedBack, events.CameBack, events.NotMoved, events.ActivityDetected)
+    (
+        events.MoveBegun,
+        events.SwappedOut,
+        events.SwapInRequested,
+        events.CameBack,
+        events.NotMoved,
+        events.ActivityDetected,
+    )
 )
 
 
@@ -44,7 +51,7 @@ anything = st.one_of(
     st.builds(lambda event, *what: event(*what), moved, now, container),
     st.builds(events.NotMoved, now, container, seconds.filter(lambda each: each is not None)),
     st.builds(events.Idle, now, container, seconds.filter(lambda each: each is not None)),
-    st.builds(events.GivingWayChanged, now, rule),
+    st.builds(events.PreemptionChanged, now, rule),
     st.builds(events.ContainerKilled, now, container),
     st.builds(events.ContainerEnded, now, container),
     st.builds(events.SessionOpened, now, session, container, st.dictionaries(gpu, amount)),

@@ -17,11 +17,11 @@ from scheduler.core.events import (
     ContainerEnded,
     ContainerKilled,
     ContainerPaused,
-    GivingWayChanged,
     GpuSeen,
     Idle,
     OverheadMeasured,
     PolicyChanged,
+    PreemptionChanged,
     PriorityChanged,
     QuotaChanged,
     Reordered,
@@ -31,7 +31,7 @@ from scheduler.core.events import (
     WaitedBefore,
 )
 from scheduler.core.policies import POLICIES
-from scheduler.core.state import GivingWay, Mode
+from scheduler.core.state import Mode, Preemption
 from tests.support.world import Process, World
 
 pytestmark = pytest.mark.timeout(1800)  # many steps, on a machine that may be busy
@@ -54,7 +54,7 @@ class Host(RuleBasedStateMachine):
         self.disturbed = False  # something happened that no decision could have prevented
         for gpu in GPUS:
             self.world.do(GpuSeen(0.0, gpu, CAPACITY))
-        self.change_giving_way(Mode.ROTATE)
+        self.change_preemption(Mode.ROTATE)
 
     @property
     def state(self):
@@ -148,8 +148,8 @@ class Host(RuleBasedStateMachine):
             self.world.came_back(name, self.now)
 
     @rule(mode=st.sampled_from(Mode))
-    def change_giving_way(self, mode):
-        self.world.do(GivingWayChanged(self.now, GivingWay(mode, idle=10.0, rotate=50.0, memory=2 * CAPACITY)))
+    def change_preemption(self, mode):
+        self.world.do(PreemptionChanged(self.now, Preemption(mode, idle=10.0, rotate=50.0, memory=2 * CAPACITY)))
 
     @rule(name=containers)
     def is_idle(self, name):

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.simulation import deadlock
 from benchmarks.simulation.explorer import Broken, Host, explore, hosts
 from benchmarks.simulation.splits import Cards, check
-from scheduler.core import changes, giving_way, safety
+from scheduler.core import changes, preemption, safety
 from scheduler.core.policies import POLICIES
-from scheduler.core.state import Mode
+from scheduler.core.state import Mode, Stage
 
 PAIR = Host(2, ((2,), (1,)), "fair")
 ACROSS = Host(1, ((1, 1), (1, 0)), "fair")  # one on two GPUs
@@ -65,26 +65,27 @@ def test_two_gpus_break_nothing():
 
 
 @pytest.mark.parametrize("mode", [Mode.IDLE, Mode.ROTATE])
-def test_giving_way_breaks_nothing_and_helps_who_is_due(mode):
+def test_preemption_breaks_nothing_and_helps_who_is_due(mode):
     for host in PAIR, ACROSS:
         assert explore(replace(host, gives_way=mode)) > 200
 
 
 def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):
-    monkeypatch.setattr("scheduler.core.giving_way._goes_for", lambda state, holder, request: False)
+    monkeypatch.setattr("scheduler.core.preemption._goes_for", lambda state, holder, request: False)
     with pytest.raises(Broken, match="nobody gives way"):
         explore(replace(PAIR, gives_way=Mode.ROTATE))
 
 
 def test_the_explorer_finds_two_that_are_told_to_go_at_once(monkeypatch):
-    real = giving_way.give_way
+    real = preemption.preempt
 
     def twice(step):
         real(step)
         for each in step.state.containers.values():
-            step.state = changes.put_container(step.state, replace(each, leaving=bool(each.leased)))
+            if each.leased:
+                step.state = changes.put_container(step.state, replace(each, stage=Stage.LEAVING))
 
-    monkeypatch.setattr("scheduler.core.giving_way.give_way", twice)
+    monkeypatch.setattr("scheduler.core.preemption.preempt", twice)
     with pytest.raises(Broken, match="at once"):
         explore(replace(PAIR, gives_way=Mode.IDLE))
 

@@ -14,13 +14,13 @@ from scheduler.core.events import (
     ActivityDetected,
     ContainerAdded,
     ContainerEnded,
-    GivingWayChanged,
     GpuSeen,
     Idle,
+    PreemptionChanged,
     SessionOpened,
     Ticked,
 )
-from scheduler.core.state import Container, GivingWay, Mode, Request
+from scheduler.core.state import Container, Mode, Preemption, Request
 from tests.support.world import Process, World
 
 pytestmark = pytest.mark.timeout(1800)  # many steps, on a machine that may be busy
@@ -44,7 +44,7 @@ class Host(RuleBasedStateMachine):
         for gpu in GPUS:
             self.world.do(GpuSeen(0.0, gpu, CAPACITY))
         self.world.do(
-            GivingWayChanged(0.0, GivingWay(Mode.ROTATE, idle=LONG, rotate=LONG, out=inf, back=inf, least=0.0))
+            PreemptionChanged(0.0, Preemption(Mode.ROTATE, idle=LONG, rotate=LONG, out=inf, back=inf, least=0.0))
         )
 
     # ---- containers and their processes ----

@@ -13,7 +13,7 @@ import pytest
 from scheduler.card.helper import is_stopped
 from scheduler.containers import swapping
 from scheduler.core.events import Effect, Event, NotMoved
-from tests.scheduler.test_giving_way import eventually_events, lab, notebook, run_cell
+from tests.scheduler.test_preemption import eventually_events, lab, notebook, run_cell
 from tests.support.eventually import eventually, until
 from tests.support.host import GIB, Host
 from tests.support.traced import drivers_thread, traced

@@ -12,6 +12,7 @@ import pytest
 
 from scheduler.containers import swapping
 from scheduler.containers.moving import Mover
+from scheduler.core.state import Stage
 from scheduler.engines.base import Condition, EngineError, Sighting
 from shim.binding import Sharing
 from tests.support.eventually import PATIENCE, eventually
@@ -170,7 +171,7 @@ async def is_lost(host: Host, container: Container) -> Container:
     (item,) = await query(lambda: [each for each in items(found.swapped_at) if each.kind is Kind.NOT_RESTORED])
     assert (item.container, item.acts) == (container, ("resume", "kill"))
     core = host.up.broker.state.containers[str(container.pk)]
-    assert (core.returning, core.coming, dict(core.leased)) == (False, False, {})
+    assert (core.stage, dict(core.leased)) == (Stage.OUT, {})
     return found
 
 

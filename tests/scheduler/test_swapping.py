@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from scheduler.card.helper import CardError, State, Why
+from scheduler.core.state import Stage
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler
 from tests.support.swapped import (
@@ -75,7 +76,7 @@ async def test_paused_again_while_it_waits_it_stays_out(host: Host) -> None:
     await host.command("kill", other)
     await eventually(lambda: str(other.pk) not in host.up.broker.tenants)
     assert (await host.get(container)).state == "swapped"
-    assert not host.up.broker.state.containers[str(container.pk)].returning
+    assert host.up.broker.state.containers[str(container.pk)].stage is Stage.OUT
     await host.command("resume", container)
     await ends_well(host, container)
 

@@ -16,22 +16,22 @@ from scheduler.core.events import (
     ContainerResumed,
     Effect,
     Event,
-    GiveWay,
     Granted,
     Needed,
     NotMoved,
+    Preempt,
     Pressure,
     Refused,
     Rejected,
     Restore,
     Returned,
     Suspended,
+    SwapInRequested,
     SwappedOut,
     TakeBack,
-    WantedBack,
 )
 from scheduler.core.invariants import violations
-from scheduler.core.state import State
+from scheduler.core.state import Stage, State
 
 
 @dataclass
@@ -98,7 +98,7 @@ class World:
                 self.swapped.remove(container)
                 self.wanted.discard(container)  # nobody need want it where all that was out has ended
                 self.coming.add(container)
-            case GiveWay(container, whom):
+            case Preempt(container, whom):
                 assert self.leaving is None, "two are told to give way at once"
                 assert not self.coming, "one is told to give way while another comes back"
                 assert container not in self.swapped
@@ -165,12 +165,11 @@ class World:
         return any(process.out for process in self.processes.values() if process.container == container)
 
     def resume(self, container: str, now: float) -> list[Effect]:
-        """What was moved out is asked back, as the shell does, if that has ended; else that may come later."""
-        effects = self.do(ContainerResumed(now, container))
+        """What was moved out is asked back."""
         known = self.state.containers.get(container)
-        if known and container in self.swapped - self.wanted and not self.is_out(container) and not known.killed:
-            effects += self.want_back(container, now)
-        return effects
+        if known and known.paused and container in self.swapped:
+            self.wanted.add(container)
+        return self.do(ContainerResumed(now, container))
 
     def not_moved(self, container: str, now: float) -> list[Effect]:
         self.forget_transfer(container)
@@ -192,7 +191,7 @@ class World:
 
     def want_back(self, container: str, now: float) -> list[Effect]:
         self.wanted.add(container)
-        return self.do(WantedBack(now, container))
+        return self.do(SwapInRequested(now, container))
 
     # ---- what must hold ----
 
@@ -209,9 +208,9 @@ class World:
         in_flight = {(key, serial) for key, process in self.processes.items() for serial in process.calls}
         assert in_flight == {(r.session, r.serial) for r in self.state.waiting if not r.back}, "a call was forgotten"
         for name in self.swapped & self.state.containers.keys():
-            returning = self.state.containers[name].returning
-            assert returning == (name in self.wanted and not self.state.containers[name].killed), name
+            returning = self.state.containers[name].stage is Stage.RETURNING
+            assert returning is (name in self.wanted and not self.state.containers[name].killed), name
         for name, container in self.state.containers.items():
-            assert container.leaving == (name == self.leaving), name
-            assert container.coming == (name in self.coming), name
+            assert (container.stage is Stage.LEAVING) == (name == self.leaving), name
+            assert (container.stage is Stage.COMING) == (name in self.coming), name
         assert self.pressure == self.state.pressed

@@ -1,4 +1,4 @@
-"""Who holds memory gives way to who waits: whom, when, and when not (`core/giving_way.py`)."""
+"""Who holds memory gives way to who waits: whom, when, and when not (`core/preemption.py`)."""
 
 from dataclasses import replace
 from math import inf, nan
@@ -13,13 +13,13 @@ from scheduler.core.events import (
     ContainerEnded,
     ContainerPaused,
     ContainerResumed,
-    GiveWay,
-    GivingWayChanged,
     GpuSeen,
     Granted,
     Idle,
     Needed,
     NotMoved,
+    Preempt,
+    PreemptionChanged,
     Reason,
     Refused,
     Rejected,
@@ -30,22 +30,21 @@ from scheduler.core.events import (
     SwappedOut,
     TakeBack,
     Ticked,
-    WantedBack,
 )
 from scheduler.core.invariants import violations
-from scheduler.core.state import GivingWay, Mode, State
+from scheduler.core.state import Mode, Preemption, Stage, State
 
-IDLE = GivingWay(Mode.IDLE, idle=100.0, rotate=1000.0, out=10, back=10, least=0)
+IDLE = Preemption(Mode.IDLE, idle=100.0, rotate=1000.0, out=10, back=10, least=0)
 ROTATE = replace(IDLE, mode=Mode.ROTATE)
 
 
 class Card:
     """One GPU `g` of 10 bytes; each container has one session, of the same name, and uses all that it asked for."""
 
-    def __init__(self, rule: GivingWay = IDLE, policy: str = "fair") -> None:
+    def __init__(self, rule: Preemption = IDLE, policy: str = "fair") -> None:
         self.state = State(policy=policy)
         self.do(GpuSeen(0.0, "g", 10))
-        self.do(GivingWayChanged(0.0, rule))
+        self.do(PreemptionChanged(0.0, rule))
 
     def do(self, event) -> list:
         """Answers TakeBack: nobody has idle headroom."""
@@ -72,10 +71,10 @@ class Card:
             self.do(Idle(self.state.now, str(name), since))
 
     def tick(self, now: float) -> list:
-        return [effect for effect in self.do(Ticked(now)) if isinstance(effect, GiveWay)]
+        return [effect for effect in self.do(Ticked(now)) if isinstance(effect, Preempt)]
 
     def is_out(self, name: int, now: float) -> list:
-        return [each for each in self.do(SwappedOut(now, str(name))) if isinstance(each, GiveWay | Granted | Restore)]
+        return [each for each in self.do(SwappedOut(now, str(name))) if isinstance(each, Preempt | Granted | Restore)]
 
     def out(self) -> list[str]:
         return [name for name, each in self.state.containers.items() if each.out]
@@ -87,7 +86,7 @@ def test_an_idle_holder_gives_way_to_who_waits():
     card.idle(1)
     card.start(2, 5)
     assert card.tick(99) == []
-    assert card.tick(100) == [GiveWay("1", "2", Mode.IDLE)]
+    assert card.tick(100) == [Preempt("1", "2", Mode.IDLE)]
     assert card.tick(101) == []
     (granted,) = card.is_out(1, 103)
     assert granted.container == "2"
@@ -98,7 +97,7 @@ def test_nobody_gives_way_where_nobody_waits_or_it_is_off():
     card.start(1, 8)
     card.idle(1)
     assert card.tick(200) == []
-    card.do(GivingWayChanged(200, GivingWay()))
+    card.do(PreemptionChanged(200, Preemption()))
     card.start(2, 5, 200)
     assert card.tick(300) == []
 
@@ -112,7 +111,7 @@ def test_it_sleeps_until_it_stirs_and_then_waits_like_any_other():
     card.is_out(1, 103)
     assert card.tick(200) == []
     assert not any(isinstance(effect, Restore) for effect in card.do(ActivityDetected(201, "1")))
-    assert card.state.containers["1"].returning
+    assert card.state.containers["1"].stage is Stage.RETURNING
     assert Restore("1") in card.do(ContainerEnded(210, "2"))
 
 
@@ -124,7 +123,7 @@ def test_a_call_stirs_it_too():
     card.tick(100)
     card.is_out(1, 103)
     card.do(Needed(110, 1, 2, "g", 1))
-    assert card.state.containers["1"].returning
+    assert card.state.containers["1"].stage is Stage.RETURNING
     effects = card.do(ContainerEnded(120, "2"))
     effects += card.do(CameBack(121, "1"))
     assert [effect.bytes for effect in effects if isinstance(effect, Granted)] == [6, 1]
@@ -138,8 +137,8 @@ def test_lowest_priority_and_longest_idle_go_first_and_no_more_than_needed():
     card.idle(4, since=0)
     card.idle(1, 2, 3, 5, since=10)
     card.start(6, 4)
-    assert card.tick(200) == [GiveWay("3", "6", Mode.IDLE)]
-    assert card.is_out(3, 201) == [GiveWay("4", "6", Mode.IDLE)]
+    assert card.tick(200) == [Preempt("3", "6", Mode.IDLE)]
+    assert card.is_out(3, 201) == [Preempt("4", "6", Mode.IDLE)]
     (granted,) = card.is_out(4, 202)
     assert granted.container == "6"
     assert sorted(card.out()) == ["3", "4"]
@@ -152,7 +151,7 @@ def test_who_would_not_be_needed_stays():
     card.idle(1, since=0)
     card.idle(2, since=10)
     card.start(3, 7)
-    assert card.tick(200) == [GiveWay("2", "3", Mode.IDLE)]
+    assert card.tick(200) == [Preempt("2", "3", Mode.IDLE)]
 
 
 def test_nobody_goes_if_all_together_would_not_make_room():
@@ -164,7 +163,7 @@ def test_nobody_goes_if_all_together_would_not_make_room():
     assert card.tick(200) == []
 
 
-@pytest.mark.parametrize("how", [{"guaranteed": True}, {"gives_way": False}])
+@pytest.mark.parametrize("how", [{"guaranteed": True}, {"preemptible": False}])
 def test_guaranteed_ones_and_who_opted_out_stay(how):
     card = Card(ROTATE)
     card.start(1, 8, **how)
@@ -201,7 +200,7 @@ def test_what_could_not_be_moved_is_left_alone_for_a_while():
     assert card.tick(100)
     card.do(NotMoved(101, "1", 600))
     assert card.tick(700) == []
-    assert card.tick(702) == [GiveWay("1", "2", Mode.IDLE)]
+    assert card.tick(702) == [Preempt("1", "2", Mode.IDLE)]
     card.do(NotMoved(703, "1", inf))
     assert card.tick(1e9) == []
 
@@ -213,16 +212,16 @@ def test_while_one_moves_no_other_is_told_to():
     card.idle(1, 2)
     card.start(3, 5)
     card.start(4, 5)
-    assert card.tick(100) == [GiveWay("1", "3", Mode.IDLE)]
+    assert card.tick(100) == [Preempt("1", "3", Mode.IDLE)]
     assert card.tick(101) == []
-    assert [type(effect) for effect in card.is_out(1, 102)] == [Granted, GiveWay]
+    assert [type(effect) for effect in card.is_out(1, 102)] == [Granted, Preempt]
     card.do(ActivityDetected(103, "1"))
     card.is_out(2, 104)
     assert Restore("1") in card.do(ContainerEnded(105, "3"))
     card.start(5, 5, 106)
     card.idle(4, since=106)
     assert card.tick(300) == []
-    assert GiveWay("4", "5", Mode.IDLE) in card.do(CameBack(301, "1"))
+    assert Preempt("4", "5", Mode.IDLE) in card.do(CameBack(301, "1"))
 
 
 def test_who_is_leaving_is_lent_nothing_and_is_not_idle_by_being_stopped():
@@ -234,7 +233,7 @@ def test_who_is_leaving_is_lent_nothing_and_is_not_idle_by_being_stopped():
     assert not any(isinstance(effect, Granted) for effect in card.do(Needed(101, 1, 2, "g", 1)))
     card.idle(1)
     card.is_out(1, 102)
-    assert card.state.containers["1"].returning
+    assert card.state.containers["1"].stage is Stage.RETURNING
 
 
 def test_a_call_is_not_refused_for_shortage_while_its_container_gives_way():
@@ -277,7 +276,7 @@ def test_the_budget_of_host_memory_is_kept():
     card.start(3, 8)
     assert card.tick(200) == []
     card.start(4, 5, 200)
-    assert card.tick(201) == [GiveWay("1", "4", Mode.IDLE)]
+    assert card.tick(201) == [Preempt("1", "4", Mode.IDLE)]
 
 
 # ---- rotate ----
@@ -288,10 +287,10 @@ def test_who_has_held_long_gives_way_to_who_has_waited_long_and_is_wanted_back_a
     card.start(1, 8)
     card.start(2, 6, 500)
     assert card.tick(1499) == []
-    assert card.tick(1500) == [GiveWay("1", "2", Mode.ROTATE)]
+    assert card.tick(1500) == [Preempt("1", "2", Mode.ROTATE)]
     (granted,) = card.is_out(1, 1501)
     assert granted.container == "2"
-    assert card.state.containers["1"].returning
+    assert card.state.containers["1"].stage is Stage.RETURNING
 
 
 def test_nobody_goes_again_before_it_has_held_for_long_once_more():
@@ -301,11 +300,11 @@ def test_nobody_goes_again_before_it_has_held_for_long_once_more():
     card.tick(1000)
     card.is_out(1, 1001)  # and waits from now on
     assert card.tick(2000) == []
-    assert card.tick(2001) == [GiveWay("2", "1", Mode.ROTATE)]
+    assert card.tick(2001) == [Preempt("2", "1", Mode.ROTATE)]
     card.is_out(2, 2010)
     card.do(CameBack(2020, "1"))
     assert card.tick(3015) == []
-    assert card.tick(3020) == [GiveWay("1", "2", Mode.ROTATE)]
+    assert card.tick(3020) == [Preempt("1", "2", Mode.ROTATE)]
 
 
 def test_who_waited_for_more_as_it_went_keeps_its_place():
@@ -315,7 +314,7 @@ def test_who_waited_for_more_as_it_went_keeps_its_place():
     card.start(3, 2)
     card.start(2, 8, 50)
     card.do(Needed(100, 1, 2, "g", 5))
-    assert card.tick(1050) == [GiveWay("1", "2", Mode.ROTATE)]
+    assert card.tick(1050) == [Preempt("1", "2", Mode.ROTATE)]
     card.is_out(1, 1051)
     (back,) = [request for request in card.state.waiting if request.back]
     assert back.since == 100
@@ -330,7 +329,6 @@ def test_who_was_paused_as_it_went_keeps_its_place_too():
     card.do(ContainerPaused(110, "1"))
     card.is_out(1, 120)
     card.do(ContainerResumed(130, "1"))
-    card.do(WantedBack(130, "1"))
     assert {request.since for request in card.state.waiting if request.container == "1"} == {100}
 
 
@@ -370,7 +368,7 @@ def test_nobody_goes_for_one_of_lower_priority():
     card.start(2, 6)
     assert card.tick(9000) == []
     card.idle(1, since=8000)
-    assert card.tick(9000) == [GiveWay("1", "2", Mode.IDLE)]
+    assert card.tick(9000) == [Preempt("1", "2", Mode.IDLE)]
 
 
 def test_long_is_no_less_than_what_both_transfers_are_worth():
@@ -379,7 +377,7 @@ def test_long_is_no_less_than_what_both_transfers_are_worth():
     card.start(1, 8)
     card.start(2, 6)
     assert card.tick(4599) == []
-    assert card.tick(4600) == [GiveWay("1", "2", Mode.ROTATE)]
+    assert card.tick(4600) == [Preempt("1", "2", Mode.ROTATE)]
 
 
 @pytest.mark.parametrize(
@@ -387,8 +385,8 @@ def test_long_is_no_less_than_what_both_transfers_are_worth():
 )
 def test_a_rule_that_makes_no_sense_is_refused(rule):
     card = Card()
-    assert isinstance(card.do(GivingWayChanged(1, rule))[0], Refused)
-    assert card.state.giving_way == IDLE
+    assert isinstance(card.do(PreemptionChanged(1, rule))[0], Refused)
+    assert card.state.preemption == IDLE
 
 
 def test_who_is_unknown_is_no_matter():

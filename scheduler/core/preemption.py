@@ -1,7 +1,7 @@
 """Who gives way: whose memory is moved to the host's, so that somebody who waits can be served.
 
-`idle`: who holds memory and has computed nothing for `GivingWay.idle` seconds. `rotate`: these, and who has held for
-long, of no higher priority, for one that has waited for long. Long is `GivingWay.rotate` seconds, and at least WORTH
+`idle`: who holds memory and has computed nothing for `Preemption.idle` seconds. `rotate`: these, and who has held for
+long, of no higher priority, for one that has waited for long. Long is `Preemption.rotate` seconds, and at least WORTH
 times what it takes to move both of them out and back: so transfers take a small part of the time, and where jobs are no
 longer than transfers nobody is moved at all. Guaranteed ones stay, and so does who has opted out, is paused, shares
 memory so that it would not come back, or could not be moved a while ago.
@@ -19,12 +19,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
-from scheduler.core import changes, fair, policies, safety
-from scheduler.core.events import GiveWay, Granted
-from scheduler.core.state import Container, Mode, Request, State
+from scheduler.core import changes, fair, moves, policies, safety
+from scheduler.core.events import Granted, MoveBegun, Preempt
+from scheduler.core.state import Container, Mode, Request, Stage, State
 from scheduler.core.step import Step
 
 WORTH = 20
@@ -32,19 +31,19 @@ WORTH = 20
 TRIED = 4  # choices for a GPU that are tried out: each trial costs as much as a decision
 
 
-def give_way(step: Step) -> None:
+def preempt(step: Step) -> None:
     """Tells the next one to go, if there is one."""
     if told := _next(step.state):
         container = step.state.containers[told.container]
-        step.state = changes.put_container(step.state, replace(container, leaving=True))
+        step.state = changes.put_container(step.state, moves.moved(container, MoveBegun))
         step.effects.append(told)
 
 
-def _next(state: State) -> GiveWay | None:
+def _next(state: State) -> Preempt | None:
     """The first to go for the first call that room can be made for."""
-    if state.giving_way.mode is Mode.OFF or not state.waiting:
+    if state.preemption.mode is Mode.OFF or not state.waiting:
         return None
-    if any(each.leaving or each.coming for each in state.containers.values()):
+    if any(each.stage and each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values()):
         return None
     holders = _holders(state)
     tried: Counter[str] = Counter()
@@ -53,13 +52,13 @@ def _next(state: State) -> GiveWay | None:
             if going := _enough(state, need, request, holders):
                 tried[request.gpu] += 1
                 if whom := _served(state, going, request):
-                    return GiveWay(going[0].id, whom, Mode.IDLE if _is_idle(state, going[0]) else Mode.ROTATE)
+                    return Preempt(going[0].id, whom, Mode.IDLE if _is_idle(state, going[0]) else Mode.ROTATE)
     return None
 
 
 def _holders(state: State) -> dict[str, list[Container]]:
     """GPU → who may be asked to leave it, the first to go first; only those for whom there is room in host memory."""
-    left = state.giving_way.memory - sum(sum(each.out.values()) for each in state.containers.values())
+    left = state.preemption.memory - sum(sum(each.out.values()) for each in state.containers.values())
     able = [each for each in state.containers.values() if _may_go(state, each) and _size(each) <= left]
     holders: dict[str, list[Container]] = {}
     for holder in sorted(able, key=lambda each: _rank(state, each)):
@@ -75,12 +74,12 @@ def _size(container: Container) -> int:
 def _may_go(state: State, container: Container) -> bool:
     """Whether it may be asked to."""
     stays = container.guaranteed or container.paused or container.killed
-    stays = stays or not (container.gives_way and container.movable)
-    return bool(container.leased) and not stays and not container.out and container.stays_until <= state.now
+    stays = stays or not (container.preemptible and container.movable)
+    return bool(container.leased) and not (stays or container.stage) and container.stays_until <= state.now
 
 
 def _is_idle(state: State, container: Container) -> bool:
-    return container.idle_since is not None and state.now - container.idle_since >= state.giving_way.idle
+    return container.idle_since is not None and state.now - container.idle_since >= state.preemption.idle
 
 
 def _rank(state: State, container: Container) -> tuple[bool, float, int, float, float]:
@@ -96,13 +95,13 @@ def _goes_for(state: State, holder: Container, request: Request) -> bool:
     waits = state.containers[request.container]
     if holder is waits or holder.priority > waits.priority or not _has_waited(state, request):
         return False
-    rule = state.giving_way
+    rule = state.preemption
     cost = rule.seconds(_size(holder)) + rule.seconds(sum(waits.quota.values()))
     return state.now - max(holder.held_since, request.since) >= max(rule.rotate, WORTH * cost)
 
 
 def _has_waited(state: State, request: Request) -> bool:
-    rule = state.giving_way
+    rule = state.preemption
     return rule.mode is Mode.ROTATE and state.now - request.since >= rule.rotate
 
 
@@ -148,7 +147,7 @@ def _enough(
             lacking = _with(lacking, holder, 1)
     taken = sum(sum(each.out.values()) for each in state.containers.values())
     chosen = sorted(going.values(), key=lambda each: _rank(state, each))
-    return chosen if taken + sum(map(_size, chosen)) <= state.giving_way.memory else []
+    return chosen if taken + sum(map(_size, chosen)) <= state.preemption.memory else []
 
 
 def _with(lacking: Mapping[str, int], holder: Container, sign: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.core import giving_way
+from scheduler.core import preemption
 from scheduler.core.events import NotMoved
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host, query
@@ -263,7 +263,7 @@ async def test_two_that_compute_take_turns_where_they_do_not_fit_together(
     settings.GPUSHARE_IDLE_MINUTES = 0
     settings.GPUSHARE_GIVE_WAY = "rotate"
     settings.GPUSHARE_ROTATE_AFTER = 0.01
-    monkeypatch.setattr(giving_way, "WORTH", 0)
+    monkeypatch.setattr(preemption, "WORTH", 0)
     async with a_host(settings, tmp_path_factory.mktemp("host")) as host:
         at_once()
         words = ("workload", "--bytes", "3GiB", "--check", "1MiB", "--until", str(host.home / "go"))

@@ -10,8 +10,9 @@ import pytest
 
 from scheduler.card.helper import CardError, Why
 from scheduler.containers import moving, room, swapping
+from scheduler.core.state import Stage
 from scheduler.sessions.tenants import Session
-from tests.scheduler.test_giving_way import (
+from tests.scheduler.test_preemption import (
     NOTEBOOK,
     WORDS,
     eventually_events,
@@ -49,7 +50,7 @@ async def is_asked_to_go(host: Host, container: Container) -> Container:
     """By one that waits for what it has, and gets it. That one."""
     await eventually(lambda: host.up.activity._habits)
     other, _ = await host.start_launch(*WORDS, "--hold", "600", gpu_memory=4 * GIB, name="training")
-    await eventually(lambda: host.up.broker.state.containers[str(container.pk)].leaving)
+    await eventually(lambda: host.up.broker.state.containers[str(container.pk)].stage is Stage.LEAVING)
     return other
 
 
@@ -158,7 +159,7 @@ async def test_a_host_that_is_short_of_descriptors_keeps_nobody_from_giving_way_
         await lab.start_launch(*WORDS, gpu_memory=4 * GIB)
         (event,) = await eventually_events(lab, container, "not_moved")
     assert "Too many open files" in event.detail
-    assert not lab.up.broker.state.containers[str(container.pk)].leaving
+    assert lab.up.broker.state.containers[str(container.pk)].stage is Stage.HERE
     assert (await lab.get(container)).state == "running"
 
 
