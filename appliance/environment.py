@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -41,25 +41,31 @@ def one_of(name: str, *choices: str) -> str:
     return value
 
 
-def number(name: str, default: float, least: float = 0, most: float = float("inf")) -> float:
+def number(name: str, default: float) -> float:
+    """At least 0."""
     given = text(name, str(default))
     try:
         value = float(given)
     except ValueError:
         value = float("nan")
-    if not least <= value <= most or value == float("inf"):
-        range_ = f"at least {least:g}" if most == float("inf") else f"{least:g} to {most:g}"
-        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a number of {range_}.")
+    if not 0 <= value < float("inf"):
+        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a number of at least 0.")
     return value
 
 
-def whole(name: str, default: int, most: int | None = None) -> int:
-    """At least 0."""
+def port(name: str, default: int) -> int:
     given = text(name, str(default))
-    if not given.isdecimal() or (most is not None and int(given) > most):
-        range_ = "at least 0" if most is None else f"0 to {most}"
-        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a whole number of {range_}.")
+    if not given.isdecimal() or int(given) > HIGHEST_PORT:
+        raise ImproperlyConfigured(f"{name} is {given!r}, which is not a whole number of 0 to {HIGHEST_PORT}.")
     return int(given)
+
+
+def address(name: str) -> str:
+    """Of a web page, without a slash at its end; empty where there is none."""
+    given = text(name).rstrip("/")
+    if given and not (given.startswith(("http://", "https://")) and urlsplit(given).netloc):
+        raise ImproperlyConfigured(f"{name} is {given!r}. It is an address such as https://gpu1.lab.example.")
+    return given
 
 
 def hexadecimal(name: str, digits: int) -> str:
@@ -76,33 +82,6 @@ def size(name: str, default: str) -> int:
         return parse_size(text(name, default))
     except ValueError as error:
         raise ImproperlyConfigured(f"{name}: {error}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class PerGpu:
-    """A number for each GPU: of those not named, `default`. `named`: by index or UUID."""
-
-    default: float
-    named: Mapping[str, float]
-
-    def of(self, index: int, uuid: str) -> float:
-        return self.named.get(uuid, self.named.get(str(index), self.default))
-
-
-def per_gpu(name: str, default: float) -> PerGpu:
-    """One number for all, and others for GPUs by index or UUID: "85 0=80 GPU-5f3a…=90"."""
-    found: dict[str, float] = {}
-    for word in words(name):
-        gpu, _, given = word.rpartition("=")
-        try:
-            found[gpu] = float(given)
-        except ValueError:
-            found[gpu] = -1
-        if not 0 <= found[gpu] < float("inf") or (not gpu and "=" in word):
-            raise ImproperlyConfigured(
-                f'{name} is {text(name)!r}: "{word}" is neither a number of at least 0 nor such as 0=80, for one GPU.'
-            )
-    return PerGpu(found.pop("", default), found)
 
 
 def networks(name: str) -> list[str]:

@@ -62,9 +62,11 @@ def _digest(*paths: Path) -> str:
 SECRET_KEY = _secret_key()
 # Of before a change of key: they still verify sessions and audit.
 SECRET_KEY_FALLBACKS = environment.words("GPUSHARE_OLD_SECRET_KEYS")
-DEBUG = environment.switch("GPUSHARE_DEBUG")
+DEBUG = False
 ALLOWED_HOSTS = environment.words("GPUSHARE_ALLOWED_HOSTS", "localhost 127.0.0.1 [::1]")
-CSRF_TRUSTED_ORIGINS = environment.words("GPUSHARE_TRUSTED_ORIGINS")
+# Where people reach these pages, for links in what is sent, and for a proxy that speaks TLS: its pages are ours.
+GPUSHARE_PUBLIC_URL = environment.address("GPUSHARE_PUBLIC_URL")
+CSRF_TRUSTED_ORIGINS = ["{0.scheme}://{0.netloc}".format(urlsplit(GPUSHARE_PUBLIC_URL))] if GPUSHARE_PUBLIC_URL else []
 
 INSTALLED_APPS = [
     "appliance",  # first: of two commands of one name that of the first app is used
@@ -172,7 +174,7 @@ LOGIN_REDIRECT_URL = "dashboard"
 LOGOUT_REDIRECT_URL = "login"
 
 EMAIL_HOST = environment.text("GPUSHARE_MAIL_HOST")  # empty: no e-mail
-EMAIL_PORT = environment.whole("GPUSHARE_MAIL_PORT", 25, most=environment.HIGHEST_PORT)
+EMAIL_PORT = environment.port("GPUSHARE_MAIL_PORT", 25)
 EMAIL_HOST_USER = environment.text("GPUSHARE_MAIL_USER")
 EMAIL_HOST_PASSWORD = environment.text("GPUSHARE_MAIL_PASSWORD")
 _MAIL_TLS = environment.one_of("GPUSHARE_MAIL_TLS", "none", "starttls", "tls")
@@ -193,10 +195,10 @@ GPUSHARE_AUDIT_KEY = environment.hexadecimal("GPUSHARE_AUDIT_KEY", 64)
 # Where nodes that join find the database (host:port) and Redis (a URL), if that is not where it is found here.
 GPUSHARE_NODES_DATABASE = environment.text("GPUSHARE_NODES_DATABASE")
 GPUSHARE_NODES_REDIS = environment.text("GPUSHARE_NODES_REDIS")
-GPUSHARE_OUTBOX = environment.size("GPUSHARE_OUTBOX", "256MiB")  # of what happens while PostgreSQL is away
 
 GPUSHARE_BUDGETS = budgets.read(os.environ)
-DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = GPUSHARE_BUDGETS.body_bytes  # nothing goes to disk
+# Bytes of a request's body; the largest sensible launch is under 1 MiB. Both the same, so that nothing goes to disk.
+DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = 3 << 20
 
 # Proxies whose X-Forwarded-For is believed: the address on the right that is none of them has asked.
 GPUSHARE_TRUSTED_PROXIES = environment.networks("GPUSHARE_TRUSTED_PROXIES")
@@ -257,7 +259,7 @@ LOGGING = logs.configured(
 # ---- the appliance's own ---------------------------------------------------------------------------------------
 
 HOST = environment.text("HOST", "127.0.0.1")
-PORT = environment.whole("PORT", 8000, most=environment.HIGHEST_PORT)
+PORT = environment.port("PORT", 8000)
 GPUSHARE_HOME = HOME
 GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None: whoever starts it
 GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE
@@ -266,25 +268,9 @@ GPUSHARE_POLICY = environment.one_of("GPUSHARE_POLICY", *POLICIES)
 # Which of several nodes a launch goes to (web/services/placement/); auto: spread, and a Swarm chooses by itself.
 GPUSHARE_PLACEMENT = environment.one_of("GPUSHARE_PLACEMENT", "auto", "spread", "pack", "soonest")
 DEMO_EXIT = environment.switch("DEMO_EXIT")  # `make demo` ends after its last step
-GPUSHARE_DEMO_PAUSE = environment.number("GPUSHARE_DEMO_PAUSE", 3)  # seconds from one step of the demo to the next
-# Of these pages, for links in what is sent; empty: none.
-GPUSHARE_PUBLIC_URL = environment.text("GPUSHARE_PUBLIC_URL").rstrip("/")
 GPUSHARE_FLAG = flags.flag  # what a field of a launch is called on the command line
 GPUSHARE_BUILD = BASE_DIR / ".build"  # what `make` compiles: libgpushare.so, sim/, workload
-GPUSHARE_RETENTION = {  # seconds that samples are kept, by the span of a sample; hours are kept for ever
-    1: environment.whole("GPUSHARE_KEEP_SECONDS", 3600),
-    60: environment.whole("GPUSHARE_KEEP_MINUTES", 7 * 86400),
-}
-GPUSHARE_ATTENTION_MINUTES = environment.number("GPUSHARE_ATTENTION_MINUTES", 5)  # who waits so long needs somebody
-# From what on a GPU is told of: degrees Celsius, uncorrected memory errors; minutes after a critical one. 0: never.
-GPUSHARE_TEMPERATURE = environment.per_gpu("GPUSHARE_TEMPERATURE", 85)
-GPUSHARE_ECC_ERRORS = environment.per_gpu("GPUSHARE_ECC_ERRORS", 1)
-GPUSHARE_XID_MINUTES = environment.per_gpu("GPUSHARE_XID_MINUTES", 60)
-# What is free of a disk or of the host's memory when it counts as nearly full, or a tenth of it where that is less.
-GPUSHARE_DISK_FREE = environment.size("GPUSHARE_DISK_FREE", "5GiB")
-GPUSHARE_MEMORY_FREE = environment.size("GPUSHARE_MEMORY_FREE", "2GiB")
-GPUSHARE_WATCHED_FOLDERS = environment.words("GPUSHARE_WATCHED_FOLDERS")  # whose disks are looked at, too
-GPUSHARE_VERIFY_HOURS = environment.number("GPUSHARE_VERIFY_HOURS", 24)  # between two looks at the audit log; 0: never
+GPUSHARE_TEMPERATURE = environment.number("GPUSHARE_TEMPERATURE", 85)  # degrees Celsius of a hot GPU; 0: never
 GPUSHARE_IDLE_MINUTES = environment.number("GPUSHARE_IDLE_MINUTES", 10)  # holding without computing; 0: never
 GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notify", "pause")
 # Host memory that swapped containers may take together; 0 switches swapping off, unset takes half of what is there.
@@ -294,7 +280,6 @@ GPUSHARE_SWAP_MEMORY = (
 GPUSHARE_GIVE_WAY = environment.one_of("GPUSHARE_GIVE_WAY", "idle", "off", "rotate")  # who, to those who wait
 GPUSHARE_ROTATE_AFTER = environment.number("GPUSHARE_ROTATE_AFTER", 10)  # minutes, of waiting and of holding
 GPUSHARE_COMPUTE = environment.one_of("GPUSHARE_COMPUTE", "turns", "shared")  # how containers share a GPU's computing
-GPUSHARE_TURN_CYCLE = environment.number("GPUSHARE_TURN_CYCLE", 1, least=0.2, most=10)  # seconds
 GPUSHARE_BYPASS_ACTION = environment.one_of("GPUSHARE_BYPASS_ACTION", "show", "kill")  # for who got past the shim
 GPUSHARE_METRICS = environment.one_of("GPUSHARE_METRICS", "token", "loopback")  # who may read /metrics
 GPUSHARE_PRICE = environment.number("GPUSHARE_PRICE", 0)  # of one GiB of VRAM for an hour, in your currency
@@ -333,9 +318,6 @@ GPUSHARE_KUBELET = environment.text("GPUSHARE_KUBELET", "/var/lib/kubelet")
 GPUSHARE_CDI_FOLDER = environment.text("GPUSHARE_CDI_FOLDER", "/var/run/cdi")  # where runtimes look for specifications
 GPUSHARE_REGISTRY_CONFIG = environment.text("GPUSHARE_REGISTRY_CONFIG")  # a Docker config.json with credentials
 GPUSHARE_HOST_MEMORY = environment.size("GPUSHARE_HOST_MEMORY", "0") or None  # for all together; None: nine tenths
-# For containers that ask for nothing themselves, and the most of memory that one may ask for; empty: all of that, and
-# all of the host's cores.
+# The most that one container may ask for, and what it gets if it asks for nothing; None: all of that.
 GPUSHARE_CONTAINER_MEMORY = environment.size("GPUSHARE_CONTAINER_MEMORY", "0") or None
-GPUSHARE_CONTAINER_CPUS = environment.number("GPUSHARE_CONTAINER_CPUS", 0) or None
-GPUSHARE_CONTAINER_PIDS = environment.whole("GPUSHARE_CONTAINER_PIDS", 4096)
 GPUSHARE_LOG_BYTES = environment.size("GPUSHARE_LOG_BYTES", "100MiB")  # kept of one container's output

@@ -27,7 +27,6 @@ from scheduler.containers.swapping import Swapping
 from scheduler.containers.takeover import TakeOver
 from scheduler.core.events import GpuSeen, PreemptionChanged, Ticked
 from scheduler.core.state import Mode, Preemption, State
-from scheduler.core.turns import Rules
 from scheduler.engines.base import Engine
 from scheduler.engines.host_memory import HostMemory
 from scheduler.gpus import Gpus, Reading
@@ -100,7 +99,7 @@ class Components:
         self.take_over = TakeOver(shared, self.containers, self.sessions)
         self.launcher = Launcher(shared, self.containers, self.consoles, self.intents)
         self.turns = TurnPlayer(
-            self.card.turns, self.card.guardian, Rules(cycle=settings.GPUSHARE_TURN_CYCLE),
+            self.card.turns, self.card.guardian,
             pids=lambda container: self.computing.pids(container),
             told=lambda container, why: self.sharing.told(container, why),
         )  # fmt: skip

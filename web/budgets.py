@@ -1,4 +1,4 @@
-"""Keeping to settings.GPUSHARE_BUDGETS (appliance/budgets.py is the table): how many at once, and how often."""
+"""How many at once, and how often. A limit is a number, or the name of a setting (appliance/budgets.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from django.core.cache import cache
 from web.errors import Problem
 
 
-def budget(name: str) -> int:
-    return int(getattr(settings.GPUSHARE_BUDGETS, name))
+def budget(limit: str | int) -> int:
+    return limit if isinstance(limit, int) else int(getattr(settings.GPUSHARE_BUDGETS, limit))
 
 
 class Place:
@@ -35,17 +35,17 @@ class Place:
 
 
 class Places:
-    """At once, in this process: so many for each key, so many in all. The arguments are names of budgets."""
+    """At once, in this process: so many for each key, so many in all."""
 
-    def __init__(self, each: str, in_all: str = "") -> None:
-        self._each, self._in_all = each, in_all
+    def __init__(self, each: str | int, in_all: str | int = "") -> None:
+        self.each, self.in_all = each, in_all
         self._held: Counter[Hashable] = Counter()
         self._lock = threading.RLock()  # a place may be collected as garbage while its own thread is in here
 
     def take(self, key: Hashable) -> Place | None:
         """None if there is none for this key just now."""
         with self._lock:
-            if self._held[key] >= budget(self._each) or (self._in_all and self._held.total() >= budget(self._in_all)):
+            if self._held[key] >= budget(self.each) or (self.in_all and self._held.total() >= budget(self.in_all)):
                 return None
             self._held[key] += 1
             return Place(self, key)
@@ -55,8 +55,8 @@ class Places:
         place = self.take(key)
         if place is None:
             with self._lock:
-                own = self._held[key] >= budget(self._each)
-            whom = f"by you ({budget(self._each)} at once)" if own else f"here ({budget(self._in_all)} at once)"
+                own = self._held[key] >= budget(self.each)
+            whom = f"by you ({budget(self.each)} at once)" if own else f"here ({budget(self.in_all)} at once)"
             raise too_many(f"Too many {what} {whom}. End one, or try again later.", 5)
         return place
 
@@ -93,8 +93,8 @@ def spend(name: str, key: str, seconds: int) -> bool:
 class Pace:
     """Of one connection: whoever sends more in a second waits for the next one."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._second, self._count = 0.0, 0
 
     async def keep(self) -> None:
@@ -102,7 +102,7 @@ class Pace:
         if now - self._second >= 1:
             self._second, self._count = now, 0
         self._count += 1
-        if self._count > budget(self._name):
+        if self._count > self._limit:
             await asyncio.sleep(self._second + 1 - now)
 
 

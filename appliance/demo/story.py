@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 MiB = 1 << 20
+PAUSE = 3.0  # seconds between two steps, for people who watch
 
 Container = dict[str, Any]
 Tell = Callable[[str], None]

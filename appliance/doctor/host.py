@@ -125,8 +125,8 @@ def rights() -> Iterator[Finding]:
 def disk() -> Iterator[Finding]:
     (place,) = health.disks({"GPUSHARE_HOME": settings.GPUSHARE_HOME})
     told = f"{format_size(place.free)} of {format_size(place.total)} are free at GPUSHARE_HOME"
-    do = "Free some: GPUSHARE_LOG_BYTES, GPUSHARE_KEEP_SECONDS and GPUSHARE_KEEP_MINUTES say how much is kept."
-    if not place.is_short(settings.GPUSHARE_DISK_FREE):
+    do = "Free some space there. GPUSHARE_LOG_BYTES limits the output that is kept of a container."
+    if not place.is_short(health.DISK_FREE):
         yield fine("disk", f"{told}.")
     elif place.free < TOO_LITTLE or place.has_few_files:
         files = f", and {place.files} files" if place.has_few_files else ""

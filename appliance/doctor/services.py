@@ -180,7 +180,7 @@ def port() -> Iterator[Finding]:
 
 def proxy() -> Iterator[Finding]:
     if not settings.CSRF_TRUSTED_ORIGINS:
-        yield fine("proxy", "none: GPUSHARE_TRUSTED_ORIGINS names no address")
+        yield fine("proxy", "none: GPUSHARE_PUBLIC_URL names no address")
     for origin in settings.CSRF_TRUSTED_ORIGINS:
         answer = _get(f"{origin}/healthz")
         if isinstance(answer, str):

@@ -25,6 +25,8 @@ from web.budgets import address_key, budget
 
 log = logging.getLogger(__name__)
 
+HEADER_SECONDS = 10  # a head is one packet or two, also over a slow line
+RESERVED_DESCRIPTORS = 512  # for the database and what is open already; of few, a quarter
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 5\r\n"
     b"content-length: 64\r\nconnection: close\r\n\r\nToo many connections are open here. Try again in a few seconds.\n"
@@ -145,7 +147,7 @@ class HttpProtocol(H11Protocol):
 
     def _wait_for_head(self) -> None:
         self.doors.waits(self)
-        self._deadline = self.loop.call_later(budget("header_seconds"), self._too_late)
+        self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_late)
 
     def _head_is_here(self) -> None:
         self.doors.is_answered(self)
@@ -154,7 +156,7 @@ class HttpProtocol(H11Protocol):
             self._deadline = None
 
     def _too_late(self) -> None:
-        log.info("a connection was closed: no whole request came within %s seconds", budget("header_seconds"))
+        log.info("a connection was closed: no whole request came within %s seconds", HEADER_SECONDS)
         self.abort()
 
 
@@ -174,5 +176,5 @@ def _descriptors_to_spare() -> int:
     """For connections, of all that this process can be given. A thread of a request takes four, database and all."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    kept = budget("reserved_descriptors") + 4 * budget("requests_at_once_in_all")
+    kept = RESERVED_DESCRIPTORS + 4 * budget("requests_at_once_in_all")
     return most - min(kept, most * 3 // 4)

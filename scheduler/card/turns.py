@@ -29,6 +29,7 @@ from scheduler.core.turns import Mode, Rules, Standing, Turns
 from web.errors import Problem
 from web.logs import ById
 
+CYCLE = 1.0  # seconds in which each that computes has its turn: see docs/turns.md
 AGAIN = 1.0  # seconds until a process that did not answer is asked again
 HUNG_FOR = 60.0  # seconds in which who could not be stopped takes no turns
 PREPARED = 4  # workers
@@ -87,7 +88,7 @@ class TurnPlayer:
         self,
         card: CardHelper,
         guardian: Guardian,
-        rules: Rules,
+        rules: Rules | None = None,
         pids: Callable[[str], set[int]] = lambda container: set(),
         told: Callable[[str, str], None] = lambda container, why: None,
     ) -> None:
@@ -101,7 +102,7 @@ class TurnPlayer:
         self._early = True  # somebody of the scheduler before may still be there
         self.failed: set[str] = set()
         self.given = 0  # turns, to whoever
-        self.turns = Turns(rules)
+        self.turns = Turns(rules or Rules(cycle=CYCLE))
         self.pids, self.told = pids, told
         self.why_not = "The scheduler is starting."
 

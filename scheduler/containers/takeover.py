@@ -12,8 +12,6 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from django.conf import settings
-
 from scheduler import clock
 from scheduler.containers.life import Containers, as_tenant
 from scheduler.sessions import lease_pages
@@ -27,6 +25,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # at most for the map of one process, or of a batch
 UNSEEN_FOR = 20.0  # seconds after a start in which who could not be looked at is not said to be past the shim
+MAPS_BYTES = 16 << 20  # of one process: by default 65,530 mappings, a line of a hundred characters each
 BATCH = 64
 Found = Callable[[Tenant, Session], None]
 
@@ -131,7 +130,7 @@ class TakeOver:
 
         Who cannot be looked at even so is added to `missed`.
         """
-        look = partial(lease_pages.holders, pids, settings.GPUSHARE_BUDGETS.maps_bytes)
+        look = partial(lease_pages.holders, pids, MAPS_BYTES)
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 return await aside(look)

@@ -82,8 +82,6 @@ def docker_settings() -> DockerSettings:
         gpu_access=settings.GPUSHARE_GPU_ACCESS,
         memory=settings.GPUSHARE_CONTAINER_MEMORY,
         host_memory=settings.GPUSHARE_HOST_MEMORY,
-        cpus=settings.GPUSHARE_CONTAINER_CPUS,
-        pids=settings.GPUSHARE_CONTAINER_PIDS,
         log_bytes=settings.GPUSHARE_LOG_BYTES,
         volume_roots=tuple(Path(root) for root in settings.GPUSHARE_VOLUME_ROOTS),
         registries=Path(path) if (path := settings.GPUSHARE_REGISTRY_CONFIG) else None,

@@ -24,6 +24,8 @@ from scheduler.store import Store, database
 TIMED_EVERY = 60.0  # seconds between two looks at the database's clock
 COOLER = 5  # degrees below its limit a hot card has to be before it counts as cool: it would come and go
 FEW_FILES = 1000  # that can still be made on a disk, whatever is free of it
+DISK_FREE = 5 << 30  # bytes left of a disk that is nearly full: a few images' layers and logs
+MEMORY_FREE = 2 << 30  # bytes left of a host's memory that is nearly full
 SHARE = 10  # of what is smaller than ten times the threshold, a tenth counts
 
 
@@ -41,10 +43,8 @@ class Room:
         return self.files is not None and self.files < FEW_FILES
 
     def is_short(self, threshold: int) -> bool:
-        """In `threshold` bytes; 0: never."""
-        if threshold and self.has_few_files:
-            return True
-        return self.free < min(threshold, self.total // SHARE)
+        """Less than `threshold` bytes are free."""
+        return self.has_few_files or self.free < min(threshold, self.total // SHARE)
 
 
 class Health:
@@ -63,7 +63,7 @@ class Health:
                 self._store.gpu(uuid, xid=reading.xid, xid_at=clock.now())
 
     def _see_heat(self, card: Card, temperature: int | None) -> None:
-        limit = settings.GPUSHARE_TEMPERATURE.of(card.index, card.uuid)
+        limit = settings.GPUSHARE_TEMPERATURE
         if limit and temperature is not None and temperature >= limit:
             if card.uuid not in self._hot:
                 self._hot.add(card.uuid)
@@ -84,7 +84,6 @@ class Health:
             "GPUSHARE_HOME": settings.GPUSHARE_HOME,
             "the engine": self._engine.folder,
             "the database": await self._store.ask(database.folder),
-            **{f"watched folder {each}": Path(each) for each in settings.GPUSHARE_WATCHED_FOLDERS},
         }
         return {what: where for what, where in found.items() if where}
 
@@ -100,8 +99,8 @@ class Health:
 def _short(folders: Mapping[str, Path]) -> list[Room]:
     """A disk that does not answer holds up this thread, and nobody else."""
     free, total = room.host_memory()
-    found = [Room("host memory", free, total)] if Room("", free, total).is_short(settings.GPUSHARE_MEMORY_FREE) else []
-    return [*found, *(disk for disk in disks(folders) if disk.is_short(settings.GPUSHARE_DISK_FREE))]
+    found = [Room("host memory", free, total)] if Room("", free, total).is_short(MEMORY_FREE) else []
+    return [*found, *(disk for disk in disks(folders) if disk.is_short(DISK_FREE))]
 
 
 def disks(folders: Mapping[str, Path]) -> list[Room]:
@@ -111,9 +110,7 @@ def disks(folders: Mapping[str, Path]) -> list[Room]:
         found = _reachable(folder)
         if found is not None:
             device = found.stat().st_dev
-            there.setdefault(device, ([], os.statvfs(found)))[0].append(
-                what if str(folder) in what else f"{what} ({folder})"
-            )
+            there.setdefault(device, ([], os.statvfs(found)))[0].append(f"{what} ({folder})")
     return [
         Room(
             f"the disk of {' and '.join(names)}",

@@ -1,4 +1,4 @@
-"""Has the audit log verified, once a day or as configured, by a process of its own: no decision waits for it."""
+"""Has the audit log verified, once a day, by a process of its own: no decision waits for it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from web.audit import verified
 
 log = logging.getLogger(__name__)
 
+PERIOD = 86400.0  # seconds; a look reads the whole log, at the lowest priority
 NOT_AT_ONCE = 60.0  # seconds after a start: others have more to do then
 AGAIN = 3600.0  # seconds after one that came to no result
 KINDNESS = 19  # of nice(1)
@@ -25,26 +26,25 @@ class Verifying:
         self._store = store
 
     async def run(self) -> None:
-        period = 3600 * settings.GPUSHARE_VERIFY_HOURS
-        if not period or settings.GPUSHARE_AUDIT_KEY:  # a node that joined has no key but its own
+        if settings.GPUSHARE_AUDIT_KEY:  # a node that joined has no key but its own
             await asyncio.Event().wait()
-        await asyncio.sleep(min(NOT_AT_ONCE, period))
+        await asyncio.sleep(min(NOT_AT_ONCE, PERIOD))
         while True:
             try:
-                age = await self._age(period)
-                if age >= period:
+                age = await self._age()
+                if age >= PERIOD:
                     await self._verify()
-                    if (age := await self._age(period)) >= period:  # it was ended, or had no database
-                        age = period - min(AGAIN, period)
+                    if (age := await self._age()) >= PERIOD:  # it was ended, or had no database
+                        age = PERIOD - min(AGAIN, PERIOD)
             except (DatabaseError, OSError) as error:
                 log.warning("the audit log could not be verified, trying again: %s", error)
-                age = period - min(AGAIN, period)
-            await asyncio.sleep(max(0.0, period - age))
+                age = PERIOD - min(AGAIN, PERIOD)
+            await asyncio.sleep(max(0.0, PERIOD - age))
 
-    async def _age(self, never: float) -> float:
-        """Seconds since the last result; `never` where there is none."""
+    async def _age(self) -> float:
+        """Seconds since the last result; PERIOD where there is none."""
         last = await self._store.ask(verified.last)
-        return (clock.now() - last[0]).total_seconds() if last else never
+        return (clock.now() - last[0]).total_seconds() if last else PERIOD
 
     async def _verify(self) -> None:
         """Notes what it finds; the log says the same."""

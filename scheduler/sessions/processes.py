@@ -16,21 +16,20 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
-from django.conf import settings
-
 from scheduler import clock
-from scheduler.sessions import lease_pages
+from scheduler.sessions import lease_pages, server
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
 from scheduler.sessions.looks import Looks
 from scheduler.sessions.roster import Roster
-from scheduler.sessions.server import is_power_of_two
 from scheduler.sessions.tenants import Program, Session, Tenant, program_of
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Purpose, Type, WireError
 
 log = logging.getLogger(__name__)
+
+OPEN_CALLS = 16  # of a container, weighed at each decision: half a millisecond for those of eight containers
 
 
 class Sessions:
@@ -56,7 +55,6 @@ class Sessions:
         self._looking: set[asyncio.Task[None]] = set()
         self._ids = itertools.count(1)
         self._since = int(clock.boot() * os.sysconf("SC_CLK_TCK"))
-        self._budgets = settings.GPUSHARE_BUDGETS
 
     def hello(self, connection: Connection, frame: Frame) -> None:
         tenant = self._broker.tenants.get(connection.container)
@@ -140,7 +138,7 @@ class Sessions:
     def _has_enough(self, tenant: Tenant, connection: Connection) -> bool:
         """As many as it may have connections: a process that has hung up is known, and costs, as long as it lives."""
         room = connection.room(len(self._broker.sessions))
-        return len(tenant.sessions) >= min(self._budgets.connections, room)
+        return len(tenant.sessions) >= min(server.CONNECTIONS, room)
 
     def _replace(self, session: Session, connection: Connection, hello: Frame) -> None:
         """It has become another program (exec). What the old one held must be back before the new one starts."""
@@ -236,7 +234,7 @@ class Sessions:
         """The card was fuller than we knew; the next measurement finds out by whom."""
         tenant = self._broker.tenants[session.container]
         tenant.physical += 1  # by container: it chooses how many processes it has
-        if is_power_of_two(tenant.physical):
+        if server.is_power_of_two(tenant.physical):
             log.warning(
                 "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
                 tenant, session.pid, gpu, size, tenant.physical,
@@ -251,7 +249,7 @@ class Sessions:
             return
         if gpu is None:
             connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
-        elif self._broker.tenants[session.container].open_calls >= self._budgets.needs:
+        elif self._broker.tenants[session.container].open_calls >= OPEN_CALLS:
             connection.hold(frame)
             self._held.setdefault(session.container, deque()).append(connection)
         else:
@@ -260,7 +258,7 @@ class Sessions:
     def answered(self, tenant: Tenant) -> None:
         """There may be room for another call of this container: whoever has waited longest is heard."""
         held = self._held.get(tenant.id)
-        if held and tenant.open_calls < self._budgets.needs:
+        if held and tenant.open_calls < OPEN_CALLS:
             connection = held.popleft()
             if not held:
                 del self._held[tenant.id]

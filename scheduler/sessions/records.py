@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from django.conf import settings
-
 from scheduler.core.events import Granted, Rejected, Suspended
 from scheduler.pace import Pace
 from scheduler.sessions.sums import SumKind, Sums
@@ -30,14 +28,17 @@ class Journal(Protocol):
         """`since`: monotonic, None when it is not suspended any more. `before`: seconds of all ended waits."""
 
 
+EVENTS_A_SECOND = 10  # of a container: each is a row for ever, and most programs ask some ten times
+SUM_SECONDS = 10  # the first rejected call has an event of its own; later ones within this time share one
+
+
 class Records:
     """`policy` tells which one decides now. Sizes are bytes, times seconds."""
 
     def __init__(self, journal: Journal, policy: Callable[[], str], now: Callable[[], float]) -> None:
         self._journal, self._policy, self._now = journal, policy, now
         self._paces: dict[str, Pace] = {}  # container → its events a second
-        self._a_second = settings.GPUSHARE_BUDGETS.events_a_second
-        self.sums = Sums(settings.GPUSHARE_BUDGETS.rejections_seconds, self._more)
+        self.sums = Sums(SUM_SECONDS, self._more)
 
     def tick(self) -> None:
         """To be called now and then."""
@@ -50,7 +51,7 @@ class Records:
 
     def _may_tell(self, tenant: Tenant) -> bool:
         now = self._now()
-        return not self._paces.setdefault(tenant.id, Pace(self._a_second, now)).take(now)
+        return not self._paces.setdefault(tenant.id, Pace(EVENTS_A_SECOND, now)).take(now)
 
     def granted(self, tenant: Tenant, session: Session, grant: Granted) -> None:
         went_on = grant.was_suspended and self._goes_on(tenant)

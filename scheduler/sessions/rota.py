@@ -21,13 +21,14 @@ from scheduler.pace import Pace
 Work = Callable[[], bool]
 
 SLICE = 0.002  # seconds
-MESSAGE = SLICE / 8  # seconds that one may take; with the default budget a container has half the loop at most
+MESSAGES_A_SECOND = 2000  # of a container; most programs ask some ten times a second
+MESSAGE = SLICE / 8  # seconds that one may take; so that a container has half the loop at most
 
 
 class Rota:
     """`a_second`: messages of one container."""
 
-    def __init__(self, a_second: float, clock: Callable[[], float] = clock.monotonic) -> None:
+    def __init__(self, a_second: float = MESSAGES_A_SECOND, clock: Callable[[], float] = clock.monotonic) -> None:
         self._a_second, self._clock = a_second, clock
         self._work: dict[str, deque[Work]] = {}
         self._round: deque[str] = deque()  # containers with work and with budget left

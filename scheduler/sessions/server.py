@@ -22,8 +22,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from django.conf import settings
-
 from scheduler import clock, proc
 from scheduler.pace import Pace
 from scheduler.sessions.closer import Closer
@@ -38,6 +36,12 @@ SOCKET_NAME = "gpushare.sock"
 LOOK_SECONDS = 1.0  # how long a socket's folder may be gone
 PAUSE_SECONDS = 0.1  # in which nobody is accepted when there are too few
 BACKLOG = 1024
+CONNECTIONS = 1024  # of a container, and processes: a card has room for a few hundred CUDA contexts
+CONNECTIONS_IN_ALL = 16384
+CONNECTIONS_BEFORE_HELLO = 64  # of a container: a program says HELLO as soon as it is connected
+CONNECTIONS_A_SECOND = 100  # of a container; each costs the loop half a millisecond
+HELLO_SECONDS = 10  # a program that was stopped between connecting and HELLO connects again
+RESERVED_DESCRIPTORS = 512  # for the engine, the database and what is connected already; of few, a quarter
 EACH_TAKES = 4  # descriptors of a connected process: connection, page, and a pidfd for each of connection and session
 MOST_CLOSING = 64  # descriptors of a container that wait to be closed; until then nobody else of it is let in
 SO_PASSRIGHTS = 83  # Linux 6.16
@@ -56,8 +60,7 @@ class Server:
         self._left: set[str] = set()  # those that are no more, and whose directory may be there
         self._resting: set[str] = set()  # containers from which nobody is let in just now
         self._arrivals: dict[str, Pace] = {}  # container → its connections a second
-        self._budgets = settings.GPUSHARE_BUDGETS
-        self.rota = Rota(self._budgets.frames_a_second)
+        self.rota = Rota()
         self.closer = Closer()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -202,7 +205,7 @@ class Server:
         arrivals = self._arrivals.get(container)
         if arrivals is None:
             # All that it may have at once may also come at once: after a restart of ours they do.
-            arrivals = Pace(self._budgets.connections_a_second, now, in_hand=self._budgets.connections)
+            arrivals = Pace(CONNECTIONS_A_SECOND, now, in_hand=CONNECTIONS)
             self._arrivals[container] = arrivals
         if pause := arrivals.pause(now):
             self._rest(container, pause)
@@ -226,7 +229,7 @@ class Server:
             self.complain(container, f"connection not accepted: {error}")
             self._close(container, sock)
         else:
-            connection = Connection(self, container, sock, peer, self._budgets.hello_seconds)
+            connection = Connection(self, container, sock, peer, HELLO_SECONDS)
             self._connections.setdefault(container, set()).add(connection)
         return True
 
@@ -238,17 +241,17 @@ class Server:
         """
         mine = self._connections.get(container, ())
         room = self.room(sum(map(len, self._connections.values())))
-        if len(mine) >= min(self._budgets.connections, room):
+        if len(mine) >= min(CONNECTIONS, room):
             raise OSError(errno.EMFILE, f"it has {len(mine)}, and there is room for {max(0, room)} more of everybody")
-        if sum(not connection.greeted for connection in mine) >= self._budgets.connections_before_hello:
+        if sum(not connection.greeted for connection in mine) >= CONNECTIONS_BEFORE_HELLO:
             raise OSError(errno.EMFILE, "too many that have not said HELLO")
         if self.closer.waiting(container) >= MOST_CLOSING:
             raise OSError(errno.EMFILE, "too many of it are being closed")
 
     def room(self, taken: int) -> int:
         """For so many more of everybody, who have `taken` of them together: connections, or processes."""
-        free = _free_descriptors(self._budgets.reserved_descriptors) // EACH_TAKES
-        return min(self._budgets.connections_in_all - taken, free)
+        free = _free_descriptors(RESERVED_DESCRIPTORS) // EACH_TAKES
+        return min(CONNECTIONS_IN_ALL - taken, free)
 
     def _rest(self, container: str, pause: float) -> None:
         """Who connects waits in the backlog, instead of being refused."""

@@ -25,6 +25,7 @@ from scheduler.gpus import Card
 from scheduler.store import node_lease, node_snapshot, pending_placements
 from scheduler.store.cards import CardTaken, make_known, take
 from scheduler.store.database import Database, Here
+from scheduler.store.journal import BYTES as JOURNAL_BYTES
 from scheduler.store.journal import NAME as JOURNAL_FILE
 from scheduler.store.journal import AsyncJournal, Journal
 from scheduler.store.promises import Promises
@@ -267,7 +268,7 @@ def _open_journal() -> AsyncJournal | None:
     """Where the database is a server: one that is a file here is away only when this host is in trouble itself."""
     if connection.vendor == "sqlite":
         return None
-    return AsyncJournal(settings.GPUSHARE_HOME / JOURNAL_FILE, settings.GPUSHARE_OUTBOX)
+    return AsyncJournal(settings.GPUSHARE_HOME / JOURNAL_FILE, JOURNAL_BYTES)
 
 
 def _clock() -> float:

@@ -43,6 +43,7 @@ T = TypeVar("T")
 NAME = "outbox.sqlite3"
 RUN = 1 << 40  # events and changes of rows that one run of a scheduler may tell of
 OFTEN = ("accepted", "freed")  # what is left out first where there is no room; the next such event says what is held
+BYTES = 256 << 20  # some 800,000 events: a lab's day without the database
 LAST_RESORT = 1.25  # of the budget: then nothing is taken any more
 MODELS: dict[str, type[models.Model]] = {each.__name__: each for each in (Claim, Command, Container, Gpu, Node, Volume)}
 LEFT_OUT = ("id", "seal_id")  # of an event: what the database gives it
@@ -127,7 +128,7 @@ class Journal:
         over = self.size() / self._budget if self._budget else 0.0
         if over > LAST_RESORT:
             raise JournalFull(
-                f"{self._path} has no room for more of what happens ({self._budget} bytes, GPUSHARE_OUTBOX), and the "
+                f"{self._path} has no room for more of what happens ({self._budget} bytes), and the "
                 "database is away: nothing that has to be recorded first is begun."
             )
         kept = [each for each in events if over <= 1 or each.event.kind not in OFTEN]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.appliance import Appliance, until
 from tests.support.attacks import Bystander
+from tests.support.constants import with_constants
 from tests.support.strangers import STRANGERS, stranger
 
 MIB = 1 << 20
@@ -23,7 +24,9 @@ MOST_MEMORY, MOST_DISK, MOST_LOG = 200 * MIB, 8 * MIB, 256 << 10  # bytes
 
 @pytest.fixture(scope="module")
 def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    running = Appliance(tmp_path_factory.mktemp("strangers") / "home", GPUSHARE_BUDGET_HEADER_SECONDS="3")
+    running = Appliance(
+        tmp_path_factory.mktemp("strangers") / "home", **with_constants({"appliance.running.doors.HEADER_SECONDS": 3})
+    )
     running.launch("sleep", "3600", name="bystander", gpu_memory="512MiB")
     yield running
     running.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.constants import with_constants
 from tests.support.tables import begin_with_tables
 from tests.support.terminal import Terminal
 
@@ -21,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def environment(home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DEMO_"))}
     ours = {"GPUSHARE_HOME": str(home), "GPUSHARE_GPUS": "sim:1x5GiB", "GPUSHARE_ENGINE": "process", "PORT": "0"}
-    return kept | ours | {"GPUSHARE_DEMO_PAUSE": "0.3", "GPUSHARE_LOG": "WARNING", "PYTHONUNBUFFERED": "1"}
+    ours |= {"GPUSHARE_LOG": "WARNING", "PYTHONUNBUFFERED": "1"} | with_constants({"appliance.demo.story.PAUSE": 0.3})
+    return kept | ours
 
 
 def started(home: Path, command: str) -> Terminal:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
+from scheduler.engines.docker import logs
 from scheduler.engines.docker.logs import InAll, paced
 
 
-@dataclass(frozen=True)
-class Few:
-    log_bytes_a_second: int = 1000
-    log_lines_a_second: int = 10
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "BYTES_A_SECOND", 1000)
+    monkeypatch.setattr(logs, "LINES_A_SECOND", 10)
 
 
 class Clock:
@@ -29,7 +28,7 @@ class Clock:
 
 
 def seconds(messages: list[bytes], clock: Clock) -> float:
-    assert list(paced(messages, Few(), InAll(1e9, 0.0), clock.wait, clock)) == messages, "nothing is lost"
+    assert list(paced(messages, InAll(1e9, 0.0), clock.wait, clock)) == messages, "nothing is lost"
     return clock.now
 
 
@@ -37,20 +36,17 @@ def test_one_second_of_output_is_copied_at_once():
     assert seconds([b"x" * 100] * 10, Clock()) == 0
 
 
-@pytest.mark.budget("log_bytes_a_second")
 def test_more_bytes_than_that_take_their_time():
     assert 3.9 < seconds([b"x" * 500] * 10, Clock()) < 4.1
 
 
-@pytest.mark.budget("log_lines_a_second")
 def test_more_lines_take_theirs_however_short_they_are():
     assert 8.9 < seconds([b""] * 100, Clock()) < 9.1
 
 
-@pytest.mark.budget("log_lines_a_second_in_all")
 def test_all_containers_lines_together_are_no_more_however_many_print():
     clock, in_all = Clock(), InAll(10, 0.0)
-    prints = [paced(iter([b""] * 5), Few(), in_all, clock.wait, clock) for _ in range(10)]
+    prints = [paced(iter([b""] * 5), in_all, clock.wait, clock) for _ in range(10)]
     assert sum(len(list(messages)) for messages in prints) == 50, "nothing is lost"
     assert 3.9 < clock.now < 4.1
 

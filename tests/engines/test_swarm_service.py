@@ -85,7 +85,6 @@ def test_where_no_setting_says_more_the_smallest_host_that_it_may_come_to_does()
     assert found(constraints=("node.labels.disk==ssd",))["MemoryBytes"] == 180 * GIB
     assert found(host="large", memory=150 * GIB)["MemoryBytes"] == 150 * GIB
     assert found(replace(UNSET, host_memory=10 * GIB))["MemoryBytes"] == 10 * GIB
-    assert found(replace(UNSET, memory=GIB, cpus=1.5))["NanoCPUs"] == 1_500_000_000
     assert limits_for(order(), [], HERE, UNSET).cpus == HERE.cpus, "no host is known just now"
     for asked in (100 << 40, 150 * GIB):
         with pytest.raises(EngineError, match="is more than a container may take: the most is 90 GiB") as caught:

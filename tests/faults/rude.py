@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from django.conf import settings
-
+from scheduler.sessions.processes import OPEN_CALLS
 from tests.faults.plays import _BY_HAND, _LIFE, HOLD
 from tests.faults.scene import Scene
 from tests.faults.world import GIB, ROOT
@@ -121,7 +120,7 @@ signal.pause()
 
 # More open calls than are weighed at once; all are answered in the end.
 _ASKER = (
-    f"CALLS = {settings.GPUSHARE_BUDGETS.needs + 40}"
+    f"CALLS = {OPEN_CALLS + 40}"
     + """
 def asks(raw):
     raw.hello()

@@ -23,6 +23,7 @@ from django.db import connection
 from tests.faults.storm import accounted_for, person, together
 from tests.faults.whole import Whole
 from tests.faults.world import GIB, retried
+from tests.support.constants import with_constants
 from web.models import AllocationEvent, Container, UsageSample
 
 FASTER = 24
@@ -52,7 +53,8 @@ while True:
 # A week's minutes would not be over in a day: they are kept for four hours, and seconds for the usual one.
 # All processes have one clock: it began here, however much later a busy machine starts them.
 ENVIRONMENT = {
-    "FAULTS_FASTER": str(FASTER), "FAULTS_BEGAN": str(time.time()), "GPUSHARE_KEEP_MINUTES": str(4 * 3600),
+    "FAULTS_FASTER": str(FASTER), "FAULTS_BEGAN": str(time.time()),
+    **with_constants({"web.history.rollup.MINUTES_KEPT": 4 * 3600}),
 }  # fmt: skip
 
 

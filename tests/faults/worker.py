@@ -28,7 +28,6 @@ ENVIRONMENT = {  # of plays
     "GPUSHARE_IDLE_MINUTES": "0.02",  # whoever may give way (scene.py) is idle a second after it has computed
     "GPUSHARE_IDLE_ACTION": "notify",
     "GPUSHARE_SWAP_MEMORY": "3800MiB",  # for one that holds 3 GiB, and a small one
-    "GPUSHARE_TURN_CYCLE": "0.4",
     "GPUSHARE_VOLUME_ROOTS": "/tmp",  # folders of the host that can be given
     "GPUSHARE_PLACEMENT": "spread",  # of a Swarm's hosts the appliance tells which one (handed.py)
     "WATCHDOG_USEC": "2000000",  # as under systemd
@@ -45,6 +44,9 @@ def main() -> None:
         import django
 
         django.setup()
+        from scheduler.card import turns
+
+        turns.CYCLE = 0.4
         rounds = Rounds(ground)
         try:
             for line in sys.stdin:

@@ -25,6 +25,7 @@ from tests.gpu import host_image
 from tests.gpu.conftest import Appliance
 from tests.gpu.swapped import on_card
 from tests.gpu.turned import Contained, Job, all_ready, beside, computing, measured, share_by
+from tests.support.constants import with_constants
 
 pytestmark = [pytest.mark.gpu, pytest.mark.docker, pytest.mark.timeout(400)]
 Record = Callable[[str], None]
@@ -69,7 +70,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, image: str, record: Record) 
     roots = " ".join([*host_image.ROOTS, str(Path(__file__).parent), str(folder)])
     running = Appliance(
         folder / "home", os.environ.get("GPU_TEST_GPUS", "nvidia"), results / "appliance-turns.log",
-        GPUSHARE_VOLUME_ROOTS=roots, GPUSHARE_COMPUTE="turns", GPUSHARE_TURN_CYCLE="1",
+        GPUSHARE_VOLUME_ROOTS=roots, GPUSHARE_COMPUTE="turns",
     )  # fmt: skip
     running.start()
     begun = time.monotonic()
@@ -199,7 +200,7 @@ def test_a_notebook_beside_a_training(scene: Scene, record: Record) -> None:
         job.change(compute_weight=100)
     for cycle in ("1", "0.2", "3"):
         if cycle != "1":
-            scene.appliance._environ["GPUSHARE_TURN_CYCLE"] = cycle
+            scene.appliance._environ |= with_constants({"scheduler.card.turns.CYCLE": float(cycle)})
             scene.appliance.stop()
             scene.appliance.start()
         latencies(record, f"beside a CNN's training, in turns with a cycle of {cycle} s", scene, 16, training)

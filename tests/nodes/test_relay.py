@@ -20,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.appliance import until
 from tests.support.cluster import Cluster
+from tests.support.constants import with_constants
 from tests.support.running import runs
 from web.console.frames import FrameKind
 from web.relay.carrier import WINDOW
@@ -174,9 +175,8 @@ def restarted(cluster: Cluster, node: str, **environ: str) -> Iterator[None]:
         until(lambda: cluster.is_alive(node))
 
 
-@pytest.mark.budget("relayed_in_all")
 def test_who_comes_when_a_node_shows_as_much_as_it_may_is_told_and_gets_the_next_place(cluster: Cluster) -> None:
-    with restarted(cluster, "small", GPUSHARE_BUDGET_RELAYED_IN_ALL="1"):
+    with restarted(cluster, "small", **with_constants({"scheduler.containers.consoles.relay.RELAYED": 1})):
         made = launched(cluster, "sh", "-c", "echo one; exec sleep 3600", node="small")
         url = f"{cluster.url}/api/v1/containers/{made['id']}/logs/"
         headers = {"Authorization": f"Token {cluster.admin()}"}
@@ -189,11 +189,10 @@ def test_who_comes_when_a_node_shows_as_much_as_it_may_is_told_and_gets_the_next
         until(lambda: httpx.get(url, headers=headers, timeout=60).text == "one\n")
 
 
-@pytest.mark.budget("relayed_bytes_a_second")
 def test_a_long_log_comes_no_faster_than_its_node_may_send(cluster: Cluster) -> None:
     made = launched(cluster, "sh", "-c", ONE_MIB, node="small")
     until(lambda: cluster.container(made)["state"] == "exited")
-    with restarted(cluster, "small", GPUSHARE_BUDGET_RELAYED_BYTES_A_SECOND="512KiB"):
+    with restarted(cluster, "small", **with_constants({"web.relay.sessions.BYTES_A_SECOND": 512 << 10})):
         begun = time.monotonic()
         assert len(logs(cluster, made)) > MIB
         assert time.monotonic() - begun > 1.5  # all but what goes at once would take 2 s

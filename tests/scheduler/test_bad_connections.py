@@ -12,10 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from django.conf import settings
 
 from scheduler.sessions import lease_pages
 from scheduler.sessions.connection import UNSENT_LIMIT, Connection
+from scheduler.sessions.processes import OPEN_CALLS
+from scheduler.sessions.server import CONNECTIONS_BEFORE_HELLO
 from shim.binding import FRAME_SIZE, WIRE_VERSION, Frame, Type, pack
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, ROOT, Host
@@ -143,7 +144,6 @@ async def test_who_connects_again_has_its_map_read_by_nobody(directory: Path, mo
         raw.close()
 
 
-@pytest.mark.budget("maps_bytes")
 async def test_of_a_map_no_more_is_read_than_its_budget(
     host: Host, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +185,7 @@ async def test_process_that_reads_no_answers_is_hung_up_on_and_few_are_kept_for_
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
         await asyncio.wait_for(asyncio.to_thread(flood), 60)
     raw.close()
-    assert settings.GPUSHARE_BUDGETS.needs < max(kept) == UNSENT_LIMIT + 1
+    assert OPEN_CALLS < max(kept) == UNSENT_LIMIT + 1
 
 
 async def fill(host: Host, size: int) -> Elsewhere:
@@ -196,12 +196,11 @@ async def fill(host: Host, size: int) -> Elsewhere:
     return filler
 
 
-@pytest.mark.budget("needs")
 async def test_calls_beyond_a_containers_budget_wait_unread_and_are_answered_in_the_end(
     host: Host, directory: Path, neighbour: Elsewhere
 ) -> None:
     """8 × 1,000 waiting calls took 52 s of the loop; now so many of a container are weighed, and the rest waits."""
-    needs = settings.GPUSHARE_BUDGETS.needs
+    needs = OPEN_CALLS
     raw = await asyncio.to_thread(Raw, directory)
     await asyncio.to_thread(raw.hello)
     raw.socket.settimeout(60)
@@ -232,9 +231,9 @@ async def test_what_a_process_frees_comes_back_although_it_is_not_heard(host: Ho
     assert await asyncio.to_thread(raw.read) is not None
     page[0].accept(512 * MIB)
     filler = await fill(host, 4600 * MIB)
-    calls = settings.GPUSHARE_BUDGETS.needs + 8
+    calls = OPEN_CALLS + 8
     await asyncio.to_thread(lambda: [raw.need(12 * MIB, serial) for serial in range(1, calls)])
-    await eventually(lambda: host.up.broker.tenants[directory.name].open_calls == settings.GPUSHARE_BUDGETS.needs)
+    await eventually(lambda: host.up.broker.tenants[directory.name].open_calls == OPEN_CALLS)
     page[0].release(512 * MIB)
     answers = [await asyncio.to_thread(raw.read) for _ in range(1, calls)]
     assert {answer and answer.type for answer in answers} == {Type.GRANTED}
@@ -258,11 +257,10 @@ time.sleep(60)
 """
 
 
-@pytest.mark.budget("connections_before_hello")
 async def test_many_connections_of_one_container_leave_descriptors_for_the_others(
     host: Host, directory: Path, neighbour: Elsewhere
 ) -> None:
-    budget = settings.GPUSHARE_BUDGETS.connections_before_hello
+    budget = CONNECTIONS_BEFORE_HELLO
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _GREEDY, f"{directory}/gpushare.sock", "5000", stdout=asyncio.subprocess.PIPE
     )

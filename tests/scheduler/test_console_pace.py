@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -40,11 +39,10 @@ class Clock:
 
 
 @pytest.mark.parametrize(("pieces", "seconds"), [(10, 0), (50, 4)], ids=["a second's worth", "five seconds' worth"])
-@pytest.mark.budget("console_bytes_a_second")
 async def test_a_console_reads_its_container_no_faster_than_its_budget(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, pieces: int, seconds: float
+    monkeypatch: pytest.MonkeyPatch, pieces: int, seconds: float
 ) -> None:
-    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, console_bytes_a_second=1000)
+    monkeypatch.setattr(module, "BYTES_A_SECOND", 1000)
     monkeypatch.setattr(module, "FIRST", 0.0)
     clock = Clock(monkeypatch)
     await asyncio.wait_for(Console(cast(Any, Screen(pieces))).run(), 60)

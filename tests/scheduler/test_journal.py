@@ -62,7 +62,7 @@ def test_full_it_leaves_out_what_happens_all_the_time_and_then_takes_nothing(tmp
     while journal.size() <= 1.25 * BUDGET:
         number += 1
         journal.keep([told(number + 3, "suspended", 4000)], {})
-    with pytest.raises(JournalFull, match="GPUSHARE_OUTBOX"):
+    with pytest.raises(JournalFull, match="has no room"):
         journal.keep([told(number + 4, "ended")], {})
     journal.sent(number, {}, [], True)
     journal.keep([told(number + 1000, "accepted")], {})

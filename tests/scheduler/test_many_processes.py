@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.monitors.measure import Measure
+from scheduler.sessions import server
 from scheduler.sessions.lease_pages import Lease
 from scheduler.sessions.tenants import Session, Tenant
 from shim.binding import Type
@@ -149,13 +149,13 @@ async def test_between_two_containers_that_are_looked_at_others_have_the_loop(
     assert len(set(looks)) == len(looks)
 
 
-@pytest.mark.budget("connections", "connections_in_all")
-@pytest.mark.parametrize("budgets", [{"connections": 3}, {"connections_in_all": 6}], ids=["its own", "in all"])
+@pytest.mark.parametrize("limits", [{"CONNECTIONS": 3}, {"CONNECTIONS_IN_ALL": 6}], ids=["its own", "in all"])
 async def test_processes_that_have_hung_up_are_counted_like_those_that_are_connected(
-    transactional_db: None, settings: Any, tmp_path: Path, budgets: dict[str, int]
+    transactional_db: None, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
 ) -> None:
     """Each is known as long as it lives, and costs. Of six in all, who is first has three: as many as are left then."""
-    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, **budgets)
+    for name, limit in limits.items():
+        monkeypatch.setattr(server, name, limit)
     host: Host
     async with a_host(settings, tmp_path) as host:
         directory, sessions = await a_container(host)

@@ -12,9 +12,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -109,7 +107,6 @@ def few_descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.budget("reserved_descriptors")
 async def test_out_of_descriptors_programs_wait_and_are_served_later(
     server: Server, few_descriptors: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,12 +148,12 @@ async def test_errors_are_logged_more_and_more_rarely(server: Server, caplog: py
     assert 1 <= len(caplog.records) <= 8
 
 
-@pytest.mark.budget("connections_a_second")
 async def test_who_comes_and_goes_waits_in_the_backlog_beyond_its_connections_a_second(
-    tmp_path: Path, settings: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else does; and all that it may have at once may come at once."""
-    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, connections=5, connections_a_second=10)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 5)
+    monkeypatch.setattr(server_module, "CONNECTIONS_A_SECOND", 10)
     now = 0.0
     server = Server(tmp_path / "sockets", Welcoming(), clock=lambda: now)
     directory, other = server.listen("one"), server.listen("other")
@@ -191,13 +188,13 @@ async def let_in(directory: Path) -> Raw:
     return raw
 
 
-@pytest.mark.budget("connections", "connections_in_all")
-@pytest.mark.parametrize("budgets", [{"connections": 2}, {"connections_in_all": 4}], ids=["its own", "in all"])
+@pytest.mark.parametrize("limits", [{"CONNECTIONS": 2}, {"CONNECTIONS_IN_ALL": 4}], ids=["its own", "in all"])
 async def test_beyond_its_connections_at_once_a_container_waits_and_there_is_room_for_another(
-    tmp_path: Path, settings: Any, budgets: dict[str, int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
 ) -> None:
     """Of four in all, who is first has two: as many as are left then."""
-    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, **budgets)
+    for name, limit in limits.items():
+        monkeypatch.setattr(server_module, name, limit)
     server = Server(tmp_path / "sockets", Welcoming())
     one, other = server.listen("one"), server.listen("other")
     raws = [await let_in(one), await let_in(one)]
@@ -211,11 +208,10 @@ async def test_beyond_its_connections_at_once_a_container_waits_and_there_is_roo
     server.close()
 
 
-@pytest.mark.budget("hello_seconds")
 async def test_who_connects_and_says_nothing_is_hung_up_on(
-    tmp_path: Path, settings: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, hello_seconds=3)
+    monkeypatch.setattr(server_module, "HELLO_SECONDS", 3)
     server = Server(tmp_path / "sockets", Welcoming())
     directory = server.listen("one")
     silent, spoken = await asyncio.to_thread(Raw, directory), await let_in(directory)
@@ -227,7 +223,6 @@ async def test_who_connects_and_says_nothing_is_hung_up_on(
     server.close()
 
 
-@pytest.mark.budget("frames_a_second")
 async def test_who_says_more_than_its_budget_is_heard_later_and_the_others_at_once() -> None:
     now = 0.0
     rota, heard = Rota(a_second=5, clock=lambda: now), Counter[str]()

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.conf import settings
 
 from scheduler.core.events import Granted, Reason, Rejected, Suspended
-from scheduler.sessions.records import Records
+from scheduler.sessions.records import EVENTS_A_SECOND, Records
 from scheduler.sessions.sums import SumKind, Sums
 from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import PATIENCE, eventually
@@ -57,7 +56,6 @@ def test_what_was_counted_is_told_when_the_container_ends_and_kinds_are_apart() 
     assert told[1:] == [(other, 1, 1)]
 
 
-@pytest.mark.budget("rejections_seconds")
 async def test_a_thousand_calls_above_the_quota_are_a_few_rows(host: Host) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
     raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
@@ -107,10 +105,9 @@ class Book:
         self.records.granted(self.tenant, SESSION, grant)
 
 
-@pytest.mark.budget("events_a_second")
 def test_of_calls_that_are_granted_so_many_a_second_are_rows_and_the_rest_is_a_sum() -> None:
     """One container wrote 7,250 rows in 4 s, a byte each."""
-    book, budget = Book(), settings.GPUSHARE_BUDGETS.events_a_second
+    book, budget = Book(), EVENTS_A_SECOND
     for _ in range(1000):
         book.granted()
     assert book.told == ["accepted"] * budget

@@ -20,7 +20,7 @@ from web.models import AuditEntry, Verification
 async def test_a_changed_row_is_found_and_told_until_it_is_as_it_was(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.GPUSHARE_VERIFY_HOURS = 0.5 / 3600
+    monkeypatch.setattr(module, "PERIOD", 0.5)
     name = await query(lambda: str(connection.settings_dict["NAME"]))
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{name}")
     monkeypatch.setenv("GPUSHARE_HOME", str(host.home))
@@ -55,7 +55,6 @@ async def test_a_changed_row_is_found_and_told_until_it_is_as_it_was(
 async def test_a_verification_that_came_to_no_result_is_tried_again_soon(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.GPUSHARE_VERIFY_HOURS = 24
     monkeypatch.setattr(module, "NOT_AT_ONCE", 0.0)
     monkeypatch.setattr(module, "AGAIN", 0.2)
     began: list[str] = []
@@ -67,8 +66,8 @@ async def test_a_verification_that_came_to_no_result_is_tried_again_soon(
         if len(began) == 3:  # this one is not
             await query(verified.keep, 1, [])
 
-    async def noted(self: Verifying, never: float) -> float:
-        ages.append(await age(self, never))
+    async def noted(self: Verifying) -> float:
+        ages.append(await age(self))
         return ages[-1]
 
     monkeypatch.setattr(Verifying, "_verify", killed)

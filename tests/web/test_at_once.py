@@ -15,27 +15,29 @@ import httpx
 import pytest
 from asgiref.sync import sync_to_async
 
+from tests.support.constants import with_constants
 from tests.support.eventually import PATIENCE, eventually, until
 from tests.support.machine import make_gpu, make_node
 from tests.support.people import make_user
 from tests.support.site import Site, person, running_site
+from web.http import gate as gate_module
 from web.http.gate import Gate, Opened
 from web.models import Command
 from web.people import tokens
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SETTINGS = {
-    "GPUSHARE_BUDGET_REQUESTS_AT_ONCE": "2",
-    "GPUSHARE_BUDGET_LARGE_BODIES": "2",
-    "GPUSHARE_BUDGET_LARGE_BODIES_IN_ALL": "3",
-    "GPUSHARE_BUDGET_ANONYMOUS_BODY_BYTES": "1000",
+CONSTANTS = {
+    "web.http.gate._of_users.each": 2,
+    "web.http.gate._large_bodies.each": 2,
+    "web.http.gate._large_bodies.in_all": 3,
+    "web.http.gate.ANONYMOUS_BODY_BYTES": 1000,
 }
 
 
 @pytest.fixture(scope="module")
 def _server(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Site]:
-    with running_site(tmp_path_factory.mktemp("at-once"), django_db_blocker, **SETTINGS) as site:
+    with running_site(tmp_path_factory.mktemp("at-once"), django_db_blocker, **with_constants(CONSTANTS)) as site:
         yield site
 
 
@@ -55,7 +57,6 @@ def asked(site: Site, key: str, method: str = "GET", path: str = "me", body: Any
     return httpx.request(method, f"{site.url}/api/v1/{path}/", json=body, headers=headers, timeout=30)
 
 
-@pytest.mark.budget("requests_at_once")
 def test_a_person_has_so_many_requests_under_way_and_others_go_on(site):
     """A launch waits for its outcome: here there is nobody who would do it."""
     ann, bob = key_of("ann"), key_of("bob")
@@ -84,7 +85,6 @@ def test_a_person_has_so_many_requests_under_way_and_others_go_on(site):
     assert asked(site, ann).status_code == 200
 
 
-@pytest.mark.budget("large_bodies", "large_bodies_in_all")
 def test_so_many_large_bodies_are_on_their_way_at_once(site):
     made: list[socket.socket] = []
 
@@ -114,9 +114,10 @@ def test_so_many_large_bodies_are_on_their_way_at_once(site):
     until(lambda: asked(site, ann, "POST", "containers", {"command": ["x" * 5000]}).status_code == 400)
 
 
-async def test_a_large_body_keeps_its_place_until_it_is_answered(settings):
+async def test_a_large_body_keeps_its_place_until_it_is_answered(monkeypatch):
     """It lies in memory, and a launch waits up to five seconds: 32 of one person's lay there at once."""
-    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, large_bodies=2, anonymous_body_bytes=1000)
+    monkeypatch.setattr(gate_module._large_bodies, "each", 2)
+    monkeypatch.setattr(gate_module, "ANONYMOUS_BODY_BYTES", 1000)
     _, key = await sync_to_async(tokens.make)(await sync_to_async(make_user)("dan"))
     app = Waiting()
     gate = Gate(app)

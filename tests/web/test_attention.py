@@ -141,7 +141,7 @@ def test_the_table_says_uncapped_of_whom_it_is_told(card, ann):
             assert any(kind in ("uncapped", "unexplained") for kind, _ in told()) == seen
 
 
-def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, settings):
+def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, monkeypatch):
     bob = person("bob", "user")
     waits = rows.container("waits", ann, card, quota=3, suspended_since=rows.ago(400), queue_reason="Needs 3 GiB.")
     Claim.objects.filter(container=waits).update(waiting=3 << 30)
@@ -155,7 +155,7 @@ def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, settings):
         '"paused" is paused and holds 2 GiB; "waits" waits for memory.': ("resume", "free", "kill"),
         '"idle" is idle and holds 1 GiB; "waits" waits for memory.': ("free", "kill"),
     }
-    settings.GPUSHARE_ATTENTION_MINUTES = 10
+    monkeypatch.setattr(containers, "LONG_SECONDS", 600)
     assert [kind for kind, _ in told()] == ["holding", "holding"]
     Node.objects.update(cannot_swap="The driver is too old.")
     assert ("resume", "kill") in [item.acts for item in attention.items()]
@@ -252,7 +252,7 @@ def test_whoever_launches_in_a_loop_makes_it_look_at_no_more_than_so_many_runs(c
 
 def test_every_key_finds_room_in_the_record_of_it(card):
     """One that does not keeps everybody from being told of anything: they are written together."""
-    folders = [f"watched folder /{'deep/' * 200}{number}" for number in range(2)]
+    folders = [f"the disk of /{'deep/' * 200}{number}" for number in range(2)]
     full = [{"of": folder, "free": 1, "total": 2, "since": 1} for folder in folders]
     Node.objects.update(name="n" * 255, nearly_full=full, engine_error="x", release="0.0.1", skew=99.0)
     keys = [item.key for item in attention.items()]

@@ -62,12 +62,11 @@ def test_what_is_not_there_is_told(client, method, path, expected):
 
 def test_a_body_beyond_the_limit_is_413(client, settings):
     answer = client.generic(
-        "POST", "/api/v1/containers/", b" " * (settings.GPUSHARE_BUDGETS.body_bytes + 1), "application/json"
+        "POST", "/api/v1/containers/", b" " * (settings.DATA_UPLOAD_MAX_MEMORY_SIZE + 1), "application/json"
     )
     assert error_of(answer) == (413, "too_large")
 
 
-@pytest.mark.budget("body_parts")
 @pytest.mark.parametrize("part", [b"[],", b"{},", b'{"a":0},', b"0,", b"["])
 def test_a_body_of_more_parts_than_anybody_needs_is_refused_before_it_is_read(client, part):
     """3 MiB of them were 90 MiB as lists and objects."""

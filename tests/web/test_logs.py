@@ -170,13 +170,10 @@ async def test_follow_takes_1_and_true_and_nothing_else(home):
     assert (await get(container, key, "?follow=perhaps")).status_code == 400
 
 
-@pytest.mark.budget("log_tail_bytes")
-async def test_the_tail_of_an_endless_line_is_its_end_and_is_looked_for_apart_from_the_loop(
-    home, settings, monkeypatch
-):
+async def test_the_tail_of_an_endless_line_is_its_end_and_is_looked_for_apart_from_the_loop(home, monkeypatch):
     """95 MiB without a newline were searched byte by byte, and nobody else was answered meanwhile."""
     container, key = await sync_to_async(launched)()
-    most = settings.GPUSHARE_BUDGETS.log_tail_bytes
+    most = output.TAIL_BYTES
     with output.path_of(container.pk).open("wb") as file:
         file.write(b"first\n")
         file.truncate(2 * most)  # sparse: NUL bytes, and no newline

@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from tests.support.machine import make_container
+from web.history import rollup
 from web.history import samples as history
 from web.history.rollup import roll_up
 from web.models import UsageSample
@@ -79,8 +80,9 @@ def test_running_it_often_gives_the_same_as_once(samples):
     assert list(hours.values_list("at", "suspended")) == [(T0 + hour * HOUR, 1800) for hour in range(3)]
 
 
-def test_nothing_goes_that_was_not_rolled_up(samples, settings):
-    settings.GPUSHARE_RETENTION = {1: 0, 60: 0}
+def test_nothing_goes_that_was_not_rolled_up(samples, monkeypatch):
+    monkeypatch.setattr(rollup, "SECONDS_KEPT", 0)
+    monkeypatch.setattr(rollup, "MINUTES_KEPT", 0)
     roll_up(T0 + HOUR + 90 * SECOND)
     assert UsageSample.objects.filter(span=1).order_by("at").first().at == T0 + HOUR + MINUTE
     assert UsageSample.objects.filter(span=60).order_by("at").first().at == T0 + HOUR
@@ -110,17 +112,18 @@ def test_two_minutes_of_an_hour_are_not_told_as_a_whole_hour(samples, gpu):
 @pytest.mark.parametrize(
     ("kept", "hours", "spans"),
     [
-        ({1: 3600, 60: 7 * 86400}, 0.5, {1}),
-        ({1: 3600, 60: 7 * 86400}, 1.5, {1, 60}),
-        ({1: 3600, 60: 7 * 86400}, 3, {60}),
-        ({1: 60, 60: 3600}, 0.5, {1, 60}),
-        ({1: 60, 60: 3600}, 2, {1, 60, 3600}),
-        ({1: 60, 60: 3600}, 3, {60, 3600}),
+        ((3600, 7 * 86400), 0.5, {1}),
+        ((3600, 7 * 86400), 1.5, {1, 60}),
+        ((3600, 7 * 86400), 3, {60}),
+        ((60, 3600), 0.5, {1, 60}),
+        ((60, 3600), 2, {1, 60, 3600}),
+        ((60, 3600), 3, {60, 3600}),
     ],
 )
-def test_every_second_of_a_time_is_read_once_however_long_samples_are_kept(samples, settings, kept, hours, spans):
+def test_every_second_of_a_time_is_read_once_however_long_samples_are_kept(samples, monkeypatch, kept, hours, spans):
     """What had become coarser than was wanted was not read: the chart of 90 minutes began in the middle."""
-    settings.GPUSHARE_RETENTION = kept
+    monkeypatch.setattr(rollup, "SECONDS_KEPT", kept[0])
+    monkeypatch.setattr(rollup, "MINUTES_KEPT", kept[1])
     end = T0 + 3 * HOUR
     roll_up(end)
     found = history.samples_within(end - hours * HOUR, end, container=samples).order_by("at")

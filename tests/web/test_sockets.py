@@ -18,11 +18,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from appliance.asgi import application
+from tests.support.constants import with_constants
 from tests.support.eventually import eventually
 from tests.support.machine import make_node
 from tests.support.site import Site, person, running_site
 from web import budgets
-from web.http import gate
+from web.http import gate, sockets
 from web.http.sockets import _paced, is_own
 from web.models import AuditEntry
 from web.people import tokens
@@ -32,11 +33,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PROXY = "127.0.0.77"
 SETTINGS = {
     "GPUSHARE_TRUSTED_PROXIES": f"{PROXY} 10.0.0.0/8",
-    "GPUSHARE_BUDGET_WEBSOCKETS": "2",
     "GPUSHARE_BUDGET_WEBSOCKETS_OF_AN_ADDRESS": "3",
     "GPUSHARE_BUDGET_WEBSOCKETS_IN_ALL": "5",
     "GPUSHARE_BUDGET_SIGN_INS_A_MINUTE": "5",
-}
+} | with_constants({"web.live.consumer._open.each": 2})
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ async def test_a_place_comes_free_however_much_was_asked_before(site, cookie):
                 await asyncio.sleep(0.02)
 
 
-@pytest.mark.budget("websockets", "websockets_of_an_address", "websockets_in_all")
+@pytest.mark.budget("websockets_of_an_address", "websockets_in_all")
 async def test_so_many_are_open_at_once_and_a_place_comes_free(site, cookies):
     ann, bob, cat = cookies
     async with AsyncExitStack() as stack:
@@ -246,9 +246,8 @@ async def test_handshakes_of_an_address_are_so_many_a_second_as_requests(setting
     assert await shake() == 4401
 
 
-@pytest.mark.budget("websocket_messages_a_second")
-async def test_who_sends_more_than_its_budget_is_heard_in_the_next_second(settings, monkeypatch):
-    settings.GPUSHARE_BUDGETS = replace(settings.GPUSHARE_BUDGETS, websocket_messages_a_second=3)
+async def test_who_sends_more_than_its_budget_is_heard_in_the_next_second(monkeypatch):
+    monkeypatch.setattr(sockets, "MESSAGES_A_SECOND", 3)
     waited: list[float] = []
     now = 100.0
 

@@ -25,7 +25,7 @@ from django.conf import settings
 from django.db import Error
 from django.db.models import Q
 
-from web.budgets import Place, Places, budget
+from web.budgets import Place, Places
 from web.console.copied import is_whole
 from web.console.frames import PAYLOAD_LIMIT
 from web.errors import Problem
@@ -37,6 +37,7 @@ ASK = 1.0  # seconds between two questions which containers have ended
 LEFT = 30.0  # seconds after an end in which nothing more was copied: then a copy that is not whole will not come
 UNREADABLE = "output_unreadable"
 SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process, and for now: says nothing about the log
+TAIL_BYTES = 16 << 20  # searched for the beginning of the last lines: one line of 95 MiB held everybody up
 _CHUNK = PAYLOAD_LIMIT - 8  # bytes; with its place a frame (relayed.py)
 
 Pieces = AsyncIterator[tuple[int, bytes]]  # where in the output, and what
@@ -155,7 +156,7 @@ class Log:
         """Where the last `lines` lines begin; None: all of them."""
         if self.file is None or lines is None:
             return 0
-        return await asyncio.to_thread(_beginning, self.file, self.size, lines, budget("log_tail_bytes"))
+        return await asyncio.to_thread(_beginning, self.file, self.size, lines, TAIL_BYTES)
 
     def close(self) -> None:
         if self.file is not None:

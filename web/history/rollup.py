@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Avg, Count, Max, Min, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import TruncHour, TruncMinute
@@ -26,6 +25,7 @@ from web.models import Gpu, UsageSample
 Span = UsageSample.Span
 Samples = QuerySet[UsageSample]
 _STEPS = ((Span.SECOND, Span.MINUTE, TruncMinute), (Span.MINUTE, Span.HOUR, TruncHour))
+SECONDS_KEPT, MINUTES_KEPT = 3600, 7 * 86400  # seconds that samples of a second and of a minute stay; hours stay
 _CHUNK = timedelta(hours=6)  # what one transaction takes on, so that writers never wait long
 
 
@@ -111,7 +111,8 @@ def _looks(rows: Iterable[Mapping[str, Any]], least: int) -> dict[tuple[datetime
 
 def _forget(mine: Samples, fine: Span, now: datetime, rolled_until: datetime) -> None:
     """Deletes what is older than its retention, but nothing that has not been rolled up."""
-    until = min(now - timedelta(seconds=settings.GPUSHARE_RETENTION[int(fine)]), rolled_until)
+    kept = SECONDS_KEPT if fine == Span.SECOND else MINUTES_KEPT
+    until = min(now - timedelta(seconds=kept), rolled_until)
     mine.filter(span=fine, at__lt=until).delete()
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
+from django.conf import settings
 from django.db import DatabaseError
 from django.template.loader import render_to_string
 
@@ -31,12 +32,14 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
+ANONYMOUS_BODY_BYTES = 32 << 10  # a name and a password; all connections together are then 64 MiB
+BODY_SECONDS = 60  # for one body: 3 MiB in this time are 50 kB a second
 STILL_READ = 2.0  # seconds; a client that still sends would lose the answer if the connection were closed at once
 
 _of_all = Places("requests_at_once_in_all")
 _of_strangers = Places("requests_at_once_of_an_address")
-_of_users = Places("requests_at_once")
-_bodies = Places("large_bodies", "large_bodies_in_all")
+_of_users = Places(32)  # each has a thread, and a launch waits in it for up to five seconds
+_large_bodies = Places(4, 16)  # 48 MiB of memory together at most, and ten times that while all are read as JSON
 
 
 class Opened:
@@ -52,9 +55,7 @@ class Opened:
         """Raises Problem if this user has enough of them under way."""
         place = _of_users.take(user)
         if place is None:
-            raise too_many(
-                f"You have {budget('requests_at_once')} requests under way already. Try again in a moment.", 1
-            )
+            raise too_many(f"You have {_of_users.each} requests under way already. Try again in a moment.", 1)
         self._place.free()
         self._place = place
 
@@ -109,11 +110,11 @@ async def _body(scope: dict[str, Any], receive: Receive, held: ExitStack) -> byt
     body = bytearray()
     size, more = declared, True
     try:
-        async with asyncio.timeout(budget("body_seconds")):
+        async with asyncio.timeout(BODY_SECONDS):
             while True:
-                if size > budget("body_bytes"):
-                    raise _too_large(budget("body_bytes"))
-                if not large and size > budget("anonymous_body_bytes"):
+                if size > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+                    raise _too_large(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+                if not large and size > ANONYMOUS_BODY_BYTES:
                     held.callback((await _large_place(scope)).free)
                     large = True
                 if not more:
@@ -124,7 +125,7 @@ async def _body(scope: dict[str, Any], receive: Receive, held: ExitStack) -> byt
                 body += message.get("body", b"")
                 size, more = max(declared, len(body)), message.get("more_body", False)
     except TimeoutError:
-        late = f"The request did not arrive within {budget('body_seconds')} seconds. Send it again."
+        late = f"The request did not arrive within {BODY_SECONDS} seconds. Send it again."
         raise Problem("too_slow", late, 408) from None
 
 
@@ -143,8 +144,8 @@ async def _large_place(scope: dict[str, Any]) -> Place:
     except DatabaseError:
         raise Problem("database_away", "The database is busy, full or away. Try again shortly.", 503) from None
     if user is None:
-        raise _too_large(budget("anonymous_body_bytes"), " unless you sign in first")
-    return _bodies.require(user.pk, "large requests are under way")
+        raise _too_large(ANONYMOUS_BODY_BYTES, " unless you sign in first")
+    return _large_bodies.require(user.pk, "large requests are under way")
 
 
 def _too_large(allowed: int, unless: str = "") -> Problem:

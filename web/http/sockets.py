@@ -21,6 +21,7 @@ from web.errors import Problem, forbidden, invalid, not_found
 from web.http.gate import Application, Receive, Send, count
 from web.texts import fault_of
 
+MESSAGES_A_SECOND = 1000  # of a connection: a console acknowledges each piece of output
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 _of_addresses = Places("websockets_of_an_address", "websockets_in_all")
@@ -83,7 +84,7 @@ def is_own(origin: str, host: str, scheme: str) -> bool:
 
 
 def _paced(receive: Receive) -> Receive:
-    pace = Pace("websocket_messages_a_second")
+    pace = Pace(MESSAGES_A_SECOND)
 
     async def wait_and_receive() -> Mapping[str, Any]:
         message = await receive()

@@ -19,7 +19,7 @@ TOO_MANY = 4429  # this user has too many open
 LONGEST = 1000  # characters of what we are told
 WHOLE_AGAIN = 1.0  # seconds
 
-_open = Places("websockets", "websockets_in_all")
+_open = Places(32, "websockets_in_all")  # of a person: one for each open tab
 
 
 class DashboardConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]

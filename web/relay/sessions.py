@@ -20,13 +20,13 @@ from uuid import UUID
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
 
-from web.budgets import budget
 from web.relay.carrier import BEAT, Carrier, Lost, Side
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+BYTES_A_SECOND = 16 << 20  # of one session: a long log in seconds; more would take the scheduler's own time
 ANSWERS_WITHIN = 5.0  # seconds that Redis has; what is asked to wait for a message may wait BEAT more
 
 
@@ -66,7 +66,7 @@ class Sessions:
     ) -> None:
         """Between this socket and the other side, until either ends. In the thread. `answered`: see `Carrier`."""
         reader, writer = await asyncio.open_unix_connection(sock=connection)
-        pace = _Pace(budget("relayed_bytes_a_second"))
+        pace = _Pace(BYTES_A_SECOND)
         try:
             await Carrier(self._redis, session, bytes(key), side, pace.keep, answered).carry(reader, writer)
         except Lost as why:

@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from appliance.demo import image
+from appliance.demo import image, story
 from appliance.demo.story import NotObserved, Story
 from appliance.running.ground import described
 from appliance.running.parts import Stopped
@@ -77,7 +77,7 @@ class Command(BaseCommand):
 
     async def play(self, client: httpx.AsyncClient) -> bool:
         try:
-            pause = 0 if settings.DEMO_EXIT else settings.GPUSHARE_DEMO_PAUSE
+            pause = 0.0 if settings.DEMO_EXIT else story.PAUSE
             await Story(client, await prepare(client), self.say, pause=pause).play()
         except NotObserved as error:
             self.stderr.write(self.style.ERROR(f"  Not observed: {error}"))
@@ -97,7 +97,7 @@ async def somebody_there(since: datetime) -> None:
         async with asyncio.timeout(PATIENCE):
             while not await come.aexists():  # noqa: ASYNC110 (another process writes it)
                 await asyncio.sleep(0.2)
-            await asyncio.sleep(min(settings.GPUSHARE_DEMO_PAUSE, 2))
+            await asyncio.sleep(min(story.PAUSE, 2.0))
 
 
 async def key() -> bool:

@@ -19,10 +19,8 @@ from collections import deque
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from django.conf import settings
-
 from scheduler import clock
-from scheduler.containers.consoles.programs import run
+from scheduler.containers.consoles.programs import BYTES_A_SECOND, run
 from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.engines.base import Attached, Engine, EngineError
 from scheduler.pace import Pace
@@ -49,7 +47,7 @@ class Console:
         self._kept = 0  # bytes in there
         self._ended = False
         self._in_order = asyncio.Lock()
-        self._pace = Pace(settings.GPUSHARE_BUDGETS.console_bytes_a_second, clock.monotonic())
+        self._pace = Pace(BYTES_A_SECOND, clock.monotonic())
 
     async def run(self) -> None:
         """Until the container has written its last."""

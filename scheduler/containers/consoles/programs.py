@@ -6,14 +6,14 @@ import asyncio
 import struct
 from typing import Any
 
-from django.conf import settings
-
 from scheduler import clock
 from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.engines.base import Engine, EngineError, Exec, Executed
 from scheduler.pace import Pace
 from web.console.frames import FrameKind, Line
 from web.errors import Problem
+
+BYTES_A_SECOND = 4 << 20  # of output: more than a terminal can show; the program waits meanwhile
 
 
 async def run(engine: Engine, engine_id: str, program: dict[str, Any], line: Line) -> None:
@@ -43,7 +43,7 @@ async def run(engine: Engine, engine_id: str, program: dict[str, Any], line: Lin
 
 async def _show(executed: Executed, viewer: Viewer) -> None:
     """What it prints without an end waits with it: for who looks, and for the pace of a console."""
-    pace = Pace(settings.GPUSHARE_BUDGETS.console_bytes_a_second, clock.monotonic())
+    pace = Pace(BYTES_A_SECOND, clock.monotonic())
     while True:
         output, data = await executed.read()
         if not data:

@@ -32,6 +32,7 @@ from web.relay.sessions import sessions
 log = logging.getLogger(__name__)
 
 SAYS_WITHIN = 10.0  # seconds
+RELAYED = 384  # sessions at once for the web side of another host; each takes a connection to Redis, and 512 KiB there
 FULL = Problem("too_many_requests", "This host shows enough of its containers already; try again later.", 429)
 
 
@@ -41,7 +42,7 @@ class Relay:
     def __init__(self, home: Path, take: Callable[[], Awaitable[list[RelayOrder]]]) -> None:
         self._home, self._take = home, take
         self._wake = asyncio.Event()
-        self._places = Places("relayed_in_all")
+        self._places = Places(RELAYED)
 
     def wake(self) -> None:
         self._wake.set()

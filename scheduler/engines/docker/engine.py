@@ -45,7 +45,7 @@ GOING = ("dead", "removing")
 
 @dataclass(frozen=True, slots=True)
 class DockerSettings:
-    """`address` is a DOCKER_HOST. `memory` (bytes), `cpus` and `pids` are for containers that ask for nothing.
+    """`address` is a DOCKER_HOST. `memory` (bytes) and `pids` are for containers that ask for nothing.
 
     `memory` is also the most that one may ask for, and `host_memory` (bytes) the most that all may take together.
     `registries` is a Docker config.json with credentials. Volumes come from below `volume_roots`, or are named ones.
@@ -57,7 +57,6 @@ class DockerSettings:
     gpu_access: str = "auto"
     memory: int | None = None
     host_memory: int | None = None
-    cpus: float | None = None
     pids: int = PIDS
     log_bytes: int = 100 << 20
     volume_roots: tuple[Path, ...] = ()
@@ -513,6 +512,4 @@ def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.Defa
 
 def _wanted(settings: DockerSettings) -> options.DefaultLimits:
     """What the settings say, whatever a host has."""
-    return options.DefaultLimits(
-        settings.memory, settings.cpus, settings.pids, swap=True, host_memory=settings.host_memory
-    )
+    return options.DefaultLimits(settings.memory, None, settings.pids, swap=True, host_memory=settings.host_memory)

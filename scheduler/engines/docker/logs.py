@@ -19,13 +19,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import docker
 import docker.errors
 import requests.exceptions
 import urllib3.exceptions
-from django.conf import settings
 
 from scheduler import clock
 from scheduler.engines.docker.client import HEAD_START, release, wake
@@ -37,6 +36,9 @@ log = logging.getLogger(__name__)
 
 DOCKERS_BUFFER = 16 << 10  # bytes of a line that Docker puts into one message
 ASK_EARLIER = 10**9  # ns before the last known message: Docker is asked for seconds, a float, which rounds
+BYTES_A_SECOND = 4 << 20  # of a container: a hundred pages of text
+LINES_A_SECOND = 20_000  # of a container: each costs the engine and the copier work, however short it is
+LINES_A_SECOND_IN_ALL = 10_000  # copied in the process that decides: two fifths of a core at most
 GRAIN = 0.02  # seconds that are waited at least: a thread that wakes for each line keeps the others from theirs
 
 
@@ -139,7 +141,7 @@ class LogCopier:
                 return
             # Not through the SDK's stream: it takes a broken connection for the end, and the log would be whole.
             messages = self._messages_of_terminal() if self.tty else self._stream._stream  # type: ignore[attr-defined]
-            for message in paced(messages, settings.GPUSHARE_BUDGETS, self._in_all, self._hurry.wait):
+            for message in paced(messages, self._in_all, self._hurry.wait):
                 if self._closing or not file.add(*_parted(message)):
                     return
         except urllib3.exceptions.ProtocolError as error:
@@ -232,14 +234,6 @@ def _open_position(log: Path) -> int:
     return open_log(path_of_position(log), os.O_RDWR)
 
 
-class LogBudgets(Protocol):
-    @property
-    def log_bytes_a_second(self) -> int: ...
-
-    @property
-    def log_lines_a_second(self) -> int: ...
-
-
 class InAll:
     """The lines of all containers together. For any thread."""
 
@@ -254,7 +248,6 @@ class InAll:
 
 def paced(
     messages: Iterable[bytes],
-    budgets: LogBudgets,
     in_all: InAll,
     wait: Callable[[float], bool],
     clock: Callable[[], float] = clock.monotonic,
@@ -264,7 +257,7 @@ def paced(
 
     `wait` waits for so many seconds, and returns true if there is no need to any more.
     """
-    size, count = Pace(budgets.log_bytes_a_second, clock()), Pace(budgets.log_lines_a_second, clock())
+    size, count = Pace(BYTES_A_SECOND, clock()), Pace(LINES_A_SECOND, clock())
     hurry = False
     for message in messages:
         while not hurry and (pause := size.take(clock(), len(message))):

@@ -72,7 +72,7 @@ class DefaultLimits:
         return replace(
             self,
             memory=total and min(self.memory or total, total),
-            cpus=None if cpus is None else self.cpus or cpus,
+            cpus=cpus,
             host_memory=total,
         )
 

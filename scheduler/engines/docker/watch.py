@@ -19,7 +19,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import docker.errors
-from django.conf import settings
 
 from scheduler import clock
 from scheduler.engines import kernel_log
@@ -28,7 +27,7 @@ from scheduler.engines.changes import Changes
 from scheduler.engines.docker import options
 from scheduler.engines.docker.client import HEAD_START, Client
 from scheduler.engines.docker.events import EventFollower
-from scheduler.engines.docker.logs import InAll, LogCopier, parse_stamp
+from scheduler.engines.docker.logs import LINES_A_SECOND_IN_ALL, InAll, LogCopier, parse_stamp
 from scheduler.engines.docker.mounting.runs import Mounted, about, folder_of, terminal, volumes_of
 from scheduler.engines.docker.together import Together
 from scheduler.engines.kernel_log import OomKill
@@ -67,7 +66,7 @@ class Watch:
         self._told: asyncio.Queue[str] = asyncio.Queue()
         self._unseen: set[str] = set()  # engine ids that events were about since the last look at them began
         self._logs: dict[str, LogCopier] = {}
-        self._lines = InAll(settings.GPUSHARE_BUDGETS.log_lines_a_second_in_all, clock.monotonic())
+        self._lines = InAll(LINES_A_SECOND_IN_ALL, clock.monotonic())
         self._tasks: list[asyncio.Task[None]] = []
         self._events: EventFollower | None = None
         self._stay: set[str] = set()  # engine ids of what is left of something, and Docker could not remove

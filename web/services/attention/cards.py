@@ -17,6 +17,7 @@ from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
 FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not worth a word
+XID_SECONDS = 3600  # after a critical error: long enough to be seen, and to see the next one
 
 
 def items(now: datetime) -> Iterator[Item]:
@@ -38,17 +39,13 @@ def items(now: datetime) -> Iterator[Item]:
 
 
 def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
-    minutes, errors, limit = (
-        setting.of(gpu.index, gpu.uuid)
-        for setting in (settings.GPUSHARE_XID_MINUTES, settings.GPUSHARE_ECC_ERRORS, settings.GPUSHARE_TEMPERATURE)
-    )
-    if gpu.xid_at is not None and now - gpu.xid_at < timedelta(minutes=minutes):
+    if gpu.xid_at is not None and now - gpu.xid_at < timedelta(seconds=XID_SECONDS):
         message = (
             f"{_named(gpu)} reported the critical error XID {gpu.xid}. NVIDIA's list of XIDs says what it means; the "
             "kernel's log (`dmesg`) has more. Programs on it may fail until it is reset."
         )
         yield _of(gpu, Kind.XID, message, gpu.xid_at, "dmesg | grep Xid")
-    if errors and gpu.ecc_errors is not None and gpu.ecc_errors >= errors:
+    if gpu.ecc_errors:
         message = (
             f"{_named(gpu)} had {gpu.ecc_errors} uncorrected memory error{'s' * (gpu.ecc_errors > 1)} since its "
             "driver was loaded: results on it may be wrong. Take the load off it and reset it (`nvidia-smi -r`)."
@@ -56,8 +53,8 @@ def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:
         yield _of(gpu, Kind.ECC, message, command=f"nvidia-smi -q -d ECC -i {quote(gpu.uuid)}")
     if gpu.hot_since is not None:
         message = (
-            f"{_named(gpu)} is at {gpu.temperature} °C; its limit is {limit:g} °C. A hotter card slows down. "
-            "Check its fans and the cooling of the room."
+            f"{_named(gpu)} is at {gpu.temperature} °C; its limit is {settings.GPUSHARE_TEMPERATURE:g} °C. "
+            "A hotter card slows down. Check its fans and the cooling of the room."
         )
         yield _of(gpu, Kind.HOT, message, gpu.hot_since, f"nvidia-smi -q -d TEMPERATURE -i {quote(gpu.uuid)}")
 

@@ -10,7 +10,6 @@ from itertools import groupby, takewhile
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import MD5, Cast
 
@@ -22,6 +21,7 @@ from web.services.attention.item import Item, Kind, about
 from web.services.sharing import not_kept
 from web.sizes import format_size
 
+LONG_SECONDS = 300  # of waiting for memory: most waits are over sooner
 FAILED_SOON = timedelta(seconds=30)  # after its start: it has not done anything yet
 FAILED_OFTEN = 3
 FAILED_LATELY = timedelta(hours=1)
@@ -64,7 +64,7 @@ def _not_restored() -> Iterator[Item]:
 
 def _waiting(now: datetime) -> Iterator[Item]:
     """Who runs and waits for memory; and who was moved to host memory and waits for room to come back."""
-    long_ago = now - timedelta(minutes=settings.GPUSHARE_ATTENTION_MINUTES)
+    long_ago = now - timedelta(seconds=LONG_SECONDS)
     waiting = Container.objects.waiting().filter(suspended_since__lte=long_ago).select_related("owner").defer(*large())
     for container in waiting:
         if container.state is State.SUSPENDED:
