@@ -11,7 +11,7 @@ from types import CodeType
 from tests.faults.traced import IN_KEEPERS, KEEPER, ROOT, WORKER
 
 # What acts on the world, or writes down what was done to it. Not the guardian, which is C, nor consoles, volumes of
-# Docker's and Kubernetes, which no play uses: docs/reliability.md says where their deaths are tested.
+# Docker's and Kubernetes, which no play uses: tests/faults/results/README.md says where their deaths are tested.
 ACTING = (
     "scheduler/worker.py", "scheduler/components.py", "scheduler/starting.py", "scheduler/store/*.py",
     "scheduler/containers/*.py", "scheduler/sessions/*.py",
