@@ -107,7 +107,7 @@ def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
         ("docs/people.md", "that address has to wait five minutes", signin.PAUSE, 300),
         ("docs/people.md", "VRAM really held in the last seven days", reports.WEEK.days, 7),
         ("docs/production.md", "keeps sixteen of them for the requests to come", threads.KEPT, 16),
-        ("docs/production.md", "else a number above 60,705 that nobody has", web_user.UNUSED, 60706),
+        ("docs/production.md", "else an unused number above 60,705", web_user.UNUSED, 60706),
         ("docs/rest.md", "at least 1 MiB, at most the container's `memory`", FIELDS["shm_size"].smallest, 2**20),
         ("docs/rest.md", "of which it is a part; 1 GiB", options.SHARED_MEMORY, 2**30),
         ("docs/rest.md", "else the image's label `com.nvidia.memory.limit`; else 1 GiB", quotas.DEFAULT, 2**30),
