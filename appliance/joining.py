@@ -22,7 +22,7 @@ from web.texts import fault_of_setting
 
 NAMES = ("GPUSHARE_NODE", "DATABASE_URL", "REDIS_URL", "GPUSHARE_AUDIT_KEY")
 WITHIN = 30.0  # seconds for the answer
-AFTER = """It is {node} now. Its settings are in {file}; what else stood there has stayed.
+AFTER = """This host is now the node {node}. Its settings are in {file}; other lines there are unchanged.
 Start its scheduler, and no web side:  systemctl disable --now gpushare; systemctl enable --now gpushare-scheduler"""
 
 
@@ -47,7 +47,7 @@ def join(asked: argparse.Namespace) -> str:
     try:
         write(path, settings)
     except ValueError as error:
-        raise NotJoined(f"{asked.url} answers what no appliance does: {error}. Nothing was changed.") from None
+        raise NotJoined(f"{asked.url} gave an invalid answer: {error}. Nothing was changed.") from None
     return AFTER.format(node=settings["GPUSHARE_NODE"], file=path)
 
 
@@ -61,12 +61,12 @@ def ask(url: str, token: str, name: str) -> dict[str, str]:
     except proxies.BadProxy as error:
         raise NotJoined(f"{error}.") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise NotJoined(f"there is no appliance at {url}, or it does not answer: {error}") from None
+        raise NotJoined(f"{url} does not answer: {error}") from None
     if answer.is_error:
         raise NotJoined(_why(told) or f"{url} answers {answer.status_code}.")
     found = {name: str(told.get(name, "")) for name in NAMES} if isinstance(told, dict) else {}
     if not found.get("DATABASE_URL"):
-        raise NotJoined(f"{url} answers what no appliance does. Nothing was changed.")
+        raise NotJoined(f"{url} is not an appliance. Nothing was changed.")
     return found
 
 
@@ -116,21 +116,19 @@ def last_change() -> str:
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="gpushare-node", description="Makes this host a node of an appliance elsewhere."
-    )
+    parser = argparse.ArgumentParser(prog="gpushare-node", description="Makes this host a node of an appliance.")
     verbs = parser.add_subparsers(required=True)
-    verb = verbs.add_parser("join", help="fetches what a node needs, and writes it to the settings")
-    verb.add_argument("url", metavar="URL", type=_url, help="of the appliance's web side")
-    verb.add_argument("token", metavar="TOKEN", help="that `gpushare-manage node add NAME` has printed there")
-    verb.add_argument("--name", default=os.uname().nodename, help="of this node; this host's by itself")
-    verb.add_argument("--file", default=str(PLACE), help="of settings (%(default)s)")
+    verb = verbs.add_parser("join", help="fetch a node's settings and write them")
+    verb.add_argument("url", metavar="URL", type=_url, help="address of the appliance's web side")
+    verb.add_argument("token", metavar="TOKEN", help="token of the join command")
+    verb.add_argument("--name", default=os.uname().nodename, help="name of this node (%(default)s)")
+    verb.add_argument("--file", default=str(PLACE), help="file of settings (%(default)s)")
     return parser.parse_args(words)
 
 
 def _url(text: str) -> str:
     if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is no http:// or https:// address")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an http:// or https:// address")
     return text
 
 

@@ -29,7 +29,7 @@ MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 ON_THIS_HOST = "http://127.0.0.1:8000"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why: it is kept with the action.")]
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, kept in the audit log.")]
 
 
 def login(
@@ -41,7 +41,7 @@ def login(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Try a token, or get one for a user and a password, and keep it for every later command."""
+    """Check a token, or get one by user name and password, and store it."""
     address = accounts.tidy(
         url or os.environ.get("GPUSHARE_URL") or typer.prompt("Address", default=ON_THIS_HOST, err=True)
     )
@@ -61,9 +61,9 @@ def login(
         who = connect(account).whoami()
     path = accounts.store(account)
     if urlsplit(address).scheme == "http" and urlsplit(address).hostname not in LOOPBACK:
-        note("this address is not https: whoever sees the traffic can read the token")
+        note("this address is not https: the token is sent unencrypted")
     done = {"url": address, "user": who, "stored": str(path)}
-    show(done, as_json, lambda done: "Logged in to {url} as {user}; kept in {stored}".format(**done))
+    show(done, as_json, lambda done: "Logged in to {url} as {user}; stored in {stored}".format(**done))
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def _while_logging_in() -> Iterator[None]:
         yield
     except Problem as problem:
         if problem.code == "bad_token":
-            problem.hint = "copy all of one, from your page Me or the file admin-token on the host"
+            problem.hint = "copy a whole token, from your page Me or the file admin-token on the host"
             if problem.status:
                 problem.message = "the appliance does not know this token"
         elif problem.status == UNKNOWN:
@@ -97,14 +97,14 @@ def logout(as_json: options.Json = False) -> None:
 
 def logs(
     container: options.Container,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until it ends.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the output.")] = False,
     tail: Annotated[
-        int | None, typer.Option("-n", "--tail", min=0, metavar="LINES", help="The last ones only.")
+        int | None, typer.Option("-n", "--tail", min=0, metavar="LINES", help="Only the last lines.")
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Control characters too, as when piped.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print control characters unchanged, as in a pipe.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Print what a container has written. In a terminal, what is neither text nor colour is shown as a sign."""
+    """Print the output of a container. In a terminal control characters are replaced by signs."""
     client = connect()
     path = f"containers/{client.container(container)['id']}/logs/"
     asked = {"follow": "true"} if follow else {}
@@ -125,35 +125,33 @@ def logs(
 
 def pause(
     containers: options.Containers,
-    free: Annotated[bool, typer.Option("--free", help="Move their GPU memory to host memory: others get it.")] = False,
+    free: Annotated[bool, typer.Option("--free", help="Move their GPU memory to host memory, which frees it.")] = False,
     why: Note = "",
     as_json: options.Json = False,
 ) -> None:
-    """Freeze containers. What they hold on the GPUs stays held, unless it is freed."""
+    """Pause containers. They keep their GPU memory unless --free is given."""
     more = {"free_memory": True} if free else {}
     _for_each(containers, lambda client, it: client.act(it, "pause", note=why, **more), as_json)
 
 
 def resume(containers: options.Containers, why: Note = "", as_json: options.Json = False) -> None:
-    """Let paused containers go on."""
+    """Resume paused containers."""
     _for_each(containers, lambda client, it: client.act(it, "resume", note=why), as_json, _resumed)
 
 
 def kill(
     containers: options.Containers,
-    grace: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Its stop signal, and this long, before SIGKILL.")
-    ] = 0.0,
+    grace: Annotated[float, typer.Option(metavar="SECONDS", help="Time between the stop signal and SIGKILL.")] = 0.0,
     why: Note = "",
     as_json: options.Json = False,
 ) -> None:
-    """End containers."""
+    """Kill containers."""
     _for_each(containers, lambda client, it: client.act(it, "kill", grace=grace, note=why), as_json)
 
 
 def rm(
     containers: options.Containers,
-    force: Annotated[bool, typer.Option("-f", "--force", help="Kill those that live first.")] = False,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Kill running containers first.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Remove ended containers. Their history stays in the reports."""
@@ -174,14 +172,14 @@ def change(
     ] = None,
     priority: Annotated[int | None, typer.Option(help="New priority.")] = None,
     compute_weight: Annotated[
-        int | None, typer.Option(metavar="1-1000", help="New part of a GPU's time where several compute.")
+        int | None, typer.Option(metavar="1-1000", help="New share of GPU time under contention.")
     ] = None,
     compute_limit: Annotated[
-        str | None, typer.Option(metavar="PERCENT|none", help="New limit of a GPU's time; none: without one.")
+        str | None, typer.Option(metavar="PERCENT|none", help="New limit of GPU time; none: no limit.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change the quota, the priority, or the weight and limit in computing of containers that live."""
+    """Change quota, priority, compute weight or compute limit of running containers."""
     fields = {"gpu_memory": gpu_memory, "priority": priority, "compute_weight": compute_weight}
     given: Json = {field: value for field, value in fields.items() if value is not None}
     if compute_limit is not None:
@@ -229,9 +227,9 @@ def _for_each(
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Look at all that this host needs: what is wrong, what it means, what to do. On the appliance's own host."""
+    """Check this host and tell what is wrong and what to do. On the appliance's host only."""
     if not MANAGE.exists():
-        hint = "run this on the appliance's own host, from its folder"
+        hint = "run it on the appliance's host"
         raise Problem("only the command line is installed here", code="usage", hint=hint)
     # Asks nobody over REST: the appliance may be down.
     os.execv(sys.executable, [sys.executable, str(MANAGE), "doctor", *(["--json"] if as_json else [])])

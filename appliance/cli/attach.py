@@ -114,9 +114,9 @@ class Attachment:
             if what is What.SIGNALLED:
                 self.interrupts += 1
                 if self.interrupts > 1:
-                    self._tell("detached", "left before the launch was answered: gpushare ps shows what became of it")
+                    self._tell("detached", "left before the launch was answered; its state: gpushare ps")
                     return False
-                self._tell("stopping", "calling the launch off; Ctrl-C again does not wait for that")
+                self._tell("stopping", "cancelling the launch; Ctrl-C again leaves at once")
             elif what is What.PENDING:
                 self.container = {"id": detail["container"]}
                 self._tell_progress(detail["message"])
@@ -152,14 +152,14 @@ class Attachment:
         elif what is What.RESIZED and self.console:
             self.console.resize()
         elif what is What.LEFT:
-            self._tell("detached", f"left {self.name}; gpushare attach {self.name} comes back to it")
+            self._tell("detached", f"left {self.name}; to return: gpushare attach {self.name}")
             return 0
         elif what is What.CUT_OFF:
             raise detail
         elif what is What.REMARK:
             self._tell("console", detail)
         elif what is What.STDOUT_CLOSED:
-            self._tell("detached", f"output closed; {self.name} goes on: gpushare kill {self.name} ends it")
+            self._tell("detached", f"output closed; {self.name} keeps running; to end it: gpushare kill {self.name}")
             return 128 + signal.SIGPIPE
         elif what in (What.REFUSED, What.OUTPUT_LOST):
             self.output_lost = self.output_lost or what is What.OUTPUT_LOST
@@ -175,10 +175,10 @@ class Attachment:
             self._tell("stopping", f"stopping {self.name}; Ctrl-C again kills it at once")
             self._stop(self.grace)
         elif self.interrupts == 2:
-            self._tell("killing", f"killing {self.name}; Ctrl-C again leaves it to the appliance")
+            self._tell("killing", f"killing {self.name}; Ctrl-C again leaves at once")
             self._stop(0)
         else:
-            self._tell("detached", f"left {self.name}: gpushare ps shows what became of it")
+            self._tell("detached", f"left {self.name}; its state: gpushare ps")
             return 128 + signal.SIGINT
         return None
 
@@ -207,9 +207,9 @@ class Attachment:
         now = time.monotonic()
         if self.silent_since is None:
             self.silent_since = now
-            self._tell("away", f"the appliance does not answer; {self.name} goes on, and so does this")
+            self._tell("away", f"the appliance does not answer; {self.name} keeps running. Trying again")
         elif now - self.silent_since > (AT_A_TERMINAL if self.console and self.console.comes_back else PATIENCE):
-            problem.hint = f"{self.name} may go on: gpushare logs -f {self.name}"
+            problem.hint = f"{self.name} may still run: gpushare logs -f {self.name}"
             raise problem
 
     def _tell_waits(self) -> None:
@@ -225,13 +225,13 @@ class Attachment:
             self.waited_before = waited
             self._tell("suspended", suspended_line(self.container, self.client))
         elif state == "paused":
-            self._tell("paused", f"{self.name} is paused; gpushare resume {self.name} lets it go on")
+            self._tell("paused", f"{self.name} is paused; to resume it: gpushare resume {self.name}")
         elif state == "swapped":
-            self._tell("swapped", f"{self.name}: its GPU memory is in host memory; it comes back when there is room")
+            self._tell("swapped", f"{self.name} was moved to host memory; it returns when GPU memory is free")
         elif before == "suspended" and state != "killed":
-            self._tell("resumed", f"{self.name} goes on after {span(waited - self.waited_before)}")
+            self._tell("resumed", f"{self.name} continues after {span(waited - self.waited_before)}")
         elif state == "running":
-            self._tell("resumed", f"{self.name} goes on")
+            self._tell("resumed", f"{self.name} continues")
 
     def _tell_refusal(self) -> None:
         """The first call beyond its quota: many a program says no more than that memory is out."""
@@ -240,7 +240,7 @@ class Attachment:
         for event in self.client.get("allocations/", **given)["results"]:
             if event["detail"].startswith("over_quota") and event["gpu"] in quotas:
                 beyond = f"{size(event['bytes'])} beyond its quota of {size(quotas[event['gpu']])}"
-                larger = f"a larger one: {flag('gpu_memory')}"
+                larger = f"for more: {flag('gpu_memory')}"
                 self._tell("refused", f"{self.name} asked for {beyond} and was refused; {larger}")
                 self.refusal_told = True
                 return

@@ -46,7 +46,7 @@ class Client:
         import httpx
 
         if not (account.token.isascii() and account.token.isprintable()):
-            raise Problem("the token has characters that no token has", code="bad_token", hint="gpushare login")
+            raise Problem("the token has invalid characters", code="bad_token", hint="gpushare login")
         self.url, self.token = account.url, account.token
         self.skew = timedelta()  # the appliance's clock less ours
         try:
@@ -60,7 +60,7 @@ class Client:
         except proxies.BadProxy as error:
             raise Problem(str(error), code="bad_proxy") from None
         except (httpx.InvalidURL, ValueError) as error:
-            raise Problem(f"{account.url!r} is no address ({error})", hint="gpushare login URL") from None
+            raise Problem(f"{account.url!r} is not an address ({error})", hint="gpushare login URL") from None
 
     def close(self) -> None:
         self._http.close()
@@ -147,7 +147,7 @@ class Client:
                 if len(found) == 1:
                     return found[0]
                 if found:
-                    raise Problem(f"{len(found)} containers have an id that begins with {word}", code="ambiguous")
+                    raise Problem(f"{len(found)} containers have an id that starts with {word}", code="ambiguous")
         raise Problem(f"no container {word!r}", code="not_found", hint="gpushare ps -a lists them", status=404)
 
     def fetch(self, identity: str, **options: Any) -> Json:

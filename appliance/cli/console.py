@@ -87,13 +87,13 @@ class Console:
                     if not (self.comes_back and self._was_open):
                         raise
                     if problem.code == "container_ended":
-                        say(f"{name} has ended meanwhile; what it printed: gpushare logs {name}")
+                        say(f"{name} has ended; its output: gpushare logs {name}")
                         return True
                     if not problem.away:
                         raise
                 if self._is_open:
                     self._is_open = False
-                    say(f"the connection to {name} broke; it comes back by itself, Ctrl-P Ctrl-Q leaves")
+                    say(f"the connection to {name} broke; reconnecting. Ctrl-P Ctrl-Q leaves")
                 with self._room:
                     self._room.wait_for(lambda: self._left, AGAIN)
             return False
@@ -124,8 +124,8 @@ class Console:
         except ConnectionClosed:
             if self._left:
                 return False
-            goes_on = f"it goes on, if it has not ended: gpushare attach {container['name']}"
-            hint = goes_on if self._command is None else "what was started over it ends"
+            goes_on = f"it may still run: gpushare attach {container['name']}"
+            hint = goes_on if self._command is None else "its program ends"
             raise Problem(f"the connection to {container['name']} broke", code="dropped", hint=hint) from None
         except ImportError as error:
             raise Problem(str(proxies.unusable(self._client.url, error)), code="bad_proxy") from None

@@ -47,7 +47,7 @@ def unreachable(url: str, error: Exception) -> Problem:
     detail = " ".join(str(error).split()) or type(error).__name__
     hint = "is it up? For another address: gpushare login URL"
     if "WRONG_VERSION_NUMBER" in detail:
-        hint = f"no TLS is spoken there. Without: gpushare login {url.replace('https:', 'http:', 1)}"
+        hint = f"the server does not speak TLS. Without TLS: gpushare login {url.replace('https:', 'http:', 1)}"
     return Problem(f"no answer from {url} ({detail})", code="unreachable", hint=hint)
 
 
@@ -56,7 +56,7 @@ def from_answer(status: int, body: Any, retry_after: str | None = None) -> Probl
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return Problem(
-            f"the server answered {status} without saying why",
+            f"the server answered {status} without a reason",
             code="unexpected",
             status=status,
             hint="does the address belong to an appliance? gpushare login URL",

@@ -23,14 +23,12 @@ from appliance.cli.text import seconds
 from appliance.flags import flag
 
 Words = dict[str, Any]
-StopTimeout = Annotated[float, typer.Option(metavar="SECONDS", help="What Ctrl-C gives it before it is killed.")]
+StopTimeout = Annotated[float, typer.Option(metavar="SECONDS", help="Time between Ctrl-C's stop signal and SIGKILL.")]
 
 OURS = ("detach", "stop_timeout", "as_json")  # what `run` has that is no field of a launch
 ON = ("give_way", "init")  # switches that are on unless one says otherwise
 
-NO_TERMINAL = Problem(
-    "-t needs a terminal, and what comes in here is none", code="no_terminal", hint="-i alone passes it on"
-)
+NO_TERMINAL = Problem("input is not a terminal", code="no_terminal", hint="use -i without -t")
 
 
 def _option(field: str, *more: str, **about: Any) -> Any:
@@ -40,43 +38,39 @@ def _option(field: str, *more: str, **about: Any) -> Any:
 
 def run(
     context: typer.Context,
-    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Image; with the process engine: local.")],
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="Image; with local processes: local.")],
     command: Annotated[list[str] | None, typer.Argument(help="Command and its arguments.", metavar="COMMAND")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the container.")] = None,
     env: Annotated[
         list[str] | None,
-        _option("env", "--env", metavar="NAME=VALUE", help="Variable; NAME alone takes its value from here."),
+        _option("env", "--env", metavar="NAME=VALUE", help="Variable; NAME alone copies your value."),
     ] = None,
     working_dir: Annotated[
-        str | None, _option("working_dir", "-w", metavar="FOLDER", help="Where the command begins, inside: /work.")
+        str | None, _option("working_dir", "-w", metavar="FOLDER", help="Working directory in the container: /work.")
     ] = None,
     user: Annotated[
         str | None,
-        typer.Option("--user", "-u", metavar="UID[:GID]", help="Who its programs are: 1000, or a name in it."),
+        typer.Option("--user", "-u", metavar="UID[:GID]", help="User of its programs: 1000, or a name in the image."),
     ] = None,
     init: Annotated[
         bool,
-        typer.Option(f"--init/{flag('init')}", help="Whether a first process reaps orphans and passes signals on."),
+        typer.Option(f"--init/{flag('init')}", help="Start a first process that reaps orphans and forwards signals."),
     ] = True,
     volumes: Annotated[
         list[str] | None,
-        _option("volumes", "--volume", metavar="FROM:TO[:ro]", help="Folder of the appliance's host, or named volume."),
+        _option("volumes", "--volume", metavar="FROM:TO[:ro]", help="Folder of the host, or named volume."),
     ] = None,
     ports: Annotated[
         list[str] | None,
-        _option("ports", "--publish", metavar="HOST:INSIDE", help="Port of the appliance's host, and the one inside."),
+        _option("ports", "--publish", metavar="HOST:INSIDE", help="Port of the host, and of the container."),
     ] = None,
     remove_when_done: Annotated[bool, _option("remove_when_done", help="Remove the container when it ends.")] = False,
     restart: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="A Swarm begins it again: on-failure, on-failure:3, always.")
+        str | None, typer.Option(metavar="WHEN", help="Restart policy in a Swarm: on-failure, on-failure:3, always.")
     ] = None,
-    detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="Print the id and return; else follow it to its end.")
-    ] = False,
-    interactive: Annotated[
-        bool, _option("interactive", "--interactive", help="Pass on what is typed or piped in here.")
-    ] = False,
-    tty: Annotated[bool, _option("tty", "--tty", help="Give it a terminal.")] = False,
+    detach: Annotated[bool, typer.Option("-d", "--detach", help="Print the id and exit.")] = False,
+    interactive: Annotated[bool, _option("interactive", "--interactive", help="Pass input to the container.")] = False,
+    tty: Annotated[bool, _option("tty", "--tty", help="Allocate a terminal.")] = False,
     memory: Annotated[
         str | None, _option("memory", "-m", metavar="SIZE", help="Limit of host memory: 512m, 8GiB.")
     ] = None,
@@ -92,39 +86,40 @@ def run(
         ),
     ] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N|all|UUID,...", help="How many GPUs, or which ones.")] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="Of several hosts; else one is chosen.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Host; default: chosen by the appliance.")] = None,
     constraints: Annotated[
         list[str] | None,
-        _option("constraints", metavar="CONSTRAINT", help="On the node: node.labels.disk==ssd, node!=gpu3."),
+        _option("constraints", metavar="CONSTRAINT", help="Condition on the host: node.labels.disk==ssd, node!=gpu3."),
     ] = None,
-    priority: Annotated[int | None, typer.Option(help="Who goes first when memory is short: the higher.")] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher priorities get memory first.")] = None,
     compute_weight: Annotated[
-        int | None, typer.Option(metavar="1-1000", help="Share of GPU time under contention; usual: 100.")
+        int | None, typer.Option(metavar="1-1000", help="Share of GPU time under contention; default: 100.")
     ] = None,
     compute_limit: Annotated[
-        str | None, typer.Option(metavar="PERCENT|none", help="Most of a GPU's time, even if nobody else computes.")
+        str | None, typer.Option(metavar="PERCENT|none", help="Limit of GPU time, also without contention.")
     ] = None,
     on_shortage: Annotated[
-        bool | None, _option("on_shortage", help="When memory is short: wait for it, or get an out-of-memory error.")
+        bool | None, _option("on_shortage", help="When memory is short: wait, or get an out-of-memory error.")
     ] = None,
     max_wait_seconds: Annotated[
-        str | None, _option("max_wait_seconds", metavar="DURATION", help="Longest single wait for memory: 90s, 10m.")
+        str | None,
+        _option("max_wait_seconds", metavar="DURATION", help="Longest wait of one call for memory: 90s, 10m."),
     ] = None,
     ttl_seconds: Annotated[
-        str | None, _option("ttl_seconds", metavar="DURATION", help="End it after this long: 90s, 15m, 2h.")
+        str | None, _option("ttl_seconds", metavar="DURATION", help="Kill it after this time: 90s, 15m, 2h.")
     ] = None,
     notify: Annotated[
-        str | None, typer.Option(metavar="WORDS|none", help="What of it you are told: goes_on,ended,killed,gives_way.")
+        str | None, typer.Option(metavar="WORDS|none", help="Notify me when it: goes_on,ended,killed,gives_way.")
     ] = None,
     guaranteed: Annotated[bool, typer.Option("--guaranteed", help="Reserve the whole quota from the start.")] = False,
     give_way: Annotated[
         bool,
-        typer.Option(f"--give-way/{flag('give_way')}", help="Whether others may have its GPU memory while it is idle."),
+        typer.Option(f"--give-way/{flag('give_way')}", help="Move its GPU memory to host memory for others, or never."),
     ] = True,
     stop_timeout: StopTimeout = 10.0,
     as_json: options.Json = False,
 ) -> None:
-    """Launch a container, show its output, exit with its exit code. Ctrl-C stops it; with -it the program gets it."""
+    """Launch a container, show its output and exit with its exit code. Ctrl-C stops it, except with -it."""
     if interactive and tty and not detach and not os.isatty(0):
         raise NO_TERMINAL
     client = connect()
@@ -138,7 +133,7 @@ def run(
 
 
 def attach(container: options.Container, stop_timeout: StopTimeout = 10.0, as_json: options.Json = False) -> None:
-    """Come back to a container that was launched with -i or -t. Ctrl-P Ctrl-Q leaves it again."""
+    """Attach to a container that was launched with -i or -t. Ctrl-P Ctrl-Q leaves it running."""
     client = connect()
     found = client.container(container)
     interactive, tty = found["interactive"], found["tty"]
@@ -150,12 +145,12 @@ def attach(container: options.Container, stop_timeout: StopTimeout = 10.0, as_js
 def execute(
     container: options.Container,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[CMD]...", help="Empty: a shell, as with -it.", show_default=False)
+        list[str] | None, typer.Argument(metavar="[CMD]...", help="Default: a shell, as with -it.", show_default=False)
     ] = None,
-    interactive: Annotated[bool, typer.Option("-i", "--interactive", help="Pass our input on to it.")] = False,
-    tty: Annotated[bool, typer.Option("-t", "--tty", help="Give it a terminal.")] = False,
+    interactive: Annotated[bool, typer.Option("-i", "--interactive", help="Pass input to it.")] = False,
+    tty: Annotated[bool, typer.Option("-t", "--tty", help="Allocate a terminal.")] = False,
 ) -> None:
-    """Start one more program in a container that runs. It is under the container's quota and ends with this command."""
+    """Start a program in a running container, under its quota. The program ends with this command."""
     if not command:
         interactive = tty = True
     if interactive and tty and not os.isatty(0):
@@ -228,7 +223,7 @@ def _gpus(text: str, client: Client, node: str | None) -> int | list[str]:
     known = cards.chosen(client.each("gpus/", page_size=PAGE), [], node)
     if text == "all":
         if node is None and len({gpu["node"] for gpu in known}) > 1:
-            raise Problem("--gpus all means those of one node", code="usage", hint="say which: --node NODE")
+            raise Problem("--gpus all means the GPUs of one node", code="usage", hint="name it: --node NODE")
         return [gpu["uuid"] for gpu in known]
     names = {name for gpu in known for name in (str(gpu["index"]), cards.named(gpu))}
     words = [word for word in text.removeprefix("device=").split(",") if word]
@@ -236,7 +231,7 @@ def _gpus(text: str, client: Client, node: str | None) -> int | list[str]:
 
 
 def wait(containers: options.Containers, as_json: options.Json = False) -> None:
-    """Wait until containers have ended; print the exit code of each, and exit with the last one's."""
+    """Wait for containers to end, print their exit codes, and exit with the last one."""
     client = connect()
     code = 0
     for identity in [client.container(word)["id"] for word in containers]:

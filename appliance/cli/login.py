@@ -53,7 +53,7 @@ def store(login: Login, environ: Mapping[str, str] = os.environ) -> Path:
         new.replace(path)
     except OSError as error:
         raise Problem(
-            f"cannot write {path}: {error.strerror}", hint="point GPUSHARE_CONFIG to a folder of yours"
+            f"cannot write {path}: {error.strerror}", hint="set GPUSHARE_CONFIG to a folder of yours"
         ) from None
     return path
 

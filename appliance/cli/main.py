@@ -15,7 +15,7 @@ from appliance.cli.errors import REFUSED, Problem
 
 app = typer.Typer(
     name="gpushare",
-    help="Run containers that share a few GPUs: each under a quota of GPU memory, waiting in turn when it is short.",
+    help="Run containers that share a few GPUs, each with a quota of GPU memory.",
     rich_markup_mode=None,  # plain help: rich alone would take longer to import than the help to read
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,7 +69,7 @@ def about(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """What is said before any command."""
+    """Options before any command."""
 
 
 def main() -> None:

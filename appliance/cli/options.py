@@ -35,7 +35,7 @@ def percent(text: str) -> int | None:
     if text == "none":
         return None
     if not text.removesuffix("%").isdecimal():
-        raise Problem(f"--compute-limit: {text} is no percentage", code="usage", hint="give 1 to 100, or none")
+        raise Problem(f"--compute-limit: {text} is not a percentage", code="usage", hint="give 1 to 100, or none")
     return int(text.removesuffix("%"))
 
 
@@ -45,11 +45,11 @@ def _remember(wanted: bool) -> bool:
     return wanted
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the appliance's own answer, as JSON.", callback=_remember)]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.", callback=_remember)]
 Container = Annotated[
-    str, typer.Argument(metavar="CONTAINER", help="Name, id, or the beginning of an id.", autocompletion=names)
+    str, typer.Argument(metavar="CONTAINER", help="Name, id, or start of an id.", autocompletion=names)
 ]
 Containers = Annotated[
     list[str],
-    typer.Argument(metavar="CONTAINER", help="Names, ids, or the beginnings of ids.", autocompletion=names),
+    typer.Argument(metavar="CONTAINER", help="Names, ids, or starts of ids.", autocompletion=names),
 ]

@@ -28,13 +28,13 @@ class Group(StrEnum):
 
 def report(
     start: Annotated[str, typer.Option("--from", metavar="TIME", help="2026-11-01, or how long ago: 7d.")] = "30d",
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Now, if left out.")] = None,
-    group_by: Annotated[Group, typer.Option("--group-by", help="What a line stands for.")] = Group.USER,
-    owner: Annotated[str | None, typer.Option(metavar="USER", help="Only what was this user's.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="As CSV, with figures in full.")] = False,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Default: now.")] = None,
+    group_by: Annotated[Group, typer.Option("--group-by", help="One line for each.")] = Group.USER,
+    owner: Annotated[str | None, typer.Option(metavar="USER", help="Only containers of this user.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV with exact figures.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Who held how much GPU memory for how long, computed, waited, and was refused."""
+    """Report GPU memory over time, computing, waits and rejections."""
     client = connect()
     asked = {"from": _time("--from", start, client), "group_by": group_by.value}
     if end is not None:
@@ -86,11 +86,13 @@ def _report_row(row: Json) -> tuple[str, ...]:
 
 
 def peak(
-    image: Annotated[str | None, typer.Argument(metavar="[IMAGE]", help="All images, if left out.")] = None,
-    command: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Runs of this command.")] = None,
+    image: Annotated[str | None, typer.Argument(metavar="[IMAGE]", help="Default: all images.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Only runs of this command.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """What runs of an image really took, and the quota that would have been enough."""
+    """Show the peak use of earlier runs of an image, and a suggested quota."""
     asked = {} if image is None else {"image": image}
     if command:
         asked["command"] = shlex.join(command)
@@ -99,7 +101,7 @@ def peak(
 
 def peak_table(found: list[Json]) -> str:
     if not found:
-        return "No run of this has held GPU memory and ended by itself yet."
+        return "No finished run has used GPU memory yet."
     rows = [_peak_row(each) for each in found]
     return table(("IMAGE", "COMMAND", ">RUNS", ">REJECTED", ">PEAK", ">SUGGESTED"), rows)
 

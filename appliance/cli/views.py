@@ -26,21 +26,21 @@ class Compute(StrEnum):
 
 
 def ps(
-    every: Annotated[bool, typer.Option("-a", "--all", help="Ended ones too.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Ids only.")] = False,
+    every: Annotated[bool, typer.Option("-a", "--all", help="Include ended containers.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print ids only.")] = False,
     filters: Annotated[
         list[str] | None,
         typer.Option(
             "-f",
             "--filter",
             metavar="NAME=VALUE",
-            help="Only these: by state, owner, name, image, namespace, gpu or node.",
+            help="Filter by state, owner, name, image, namespace, gpu or node.",
         ),
     ] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only those on this node.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only containers on this node.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List the containers that live."""
+    """List running containers."""
     client = connect()
     only = _filters([*(filters or []), *([f"node={node}"] if node else [])])
     if "gpu" in only:
@@ -69,7 +69,7 @@ def _filters(words: list[str]) -> dict[str, str]:
 
 
 def queue(as_json: options.Json = False) -> None:
-    """Who waits for GPU memory, in order: for how much, since when, and why."""
+    """List waiting containers in order, with size, time and reason."""
     client = connect()
     several = not as_json and client.get("nodes/", page_size=1)["count"] > 1
     show(list(client.each("queue/")), as_json, lambda waiting: _queue_table(waiting, client.now(), several=several))
@@ -78,7 +78,7 @@ def queue(as_json: options.Json = False) -> None:
 def _queue_table(waiting: list[Json], now: datetime, *, several: bool) -> str:
     """With the node where there are several: each serves its own, in its order."""
     if not waiting:
-        return "Nobody waits for GPU memory."
+        return "No container waits for GPU memory."
     if not several:
         return table(QUEUE_HEADS, [queue_row(entry, now) for entry in waiting])
     heads = (*QUEUE_HEADS[:-1], "NODE", QUEUE_HEADS[-1])
@@ -88,15 +88,15 @@ def _queue_table(waiting: list[Json], now: datetime, *, several: bool) -> str:
 
 def gpus(
     chosen: Annotated[
-        list[str] | None, typer.Argument(metavar="[GPU]...", help="Numbers or UUIDs; all if left out.")
+        list[str] | None, typer.Argument(metavar="[GPU]...", help="Numbers or UUIDs; default: all.")
     ] = None,
     compute: Annotated[
-        Compute | None, typer.Option(help="Admins: have containers compute on them in turns, or as the driver shares.")
+        Compute | None, typer.Option(help="Admins: how containers share computing: in turns, or as the driver does.")
     ] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only those of this node.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="Only GPUs of this node.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """The cards: what they have, what is promised, what is in use."""
+    """List GPUs: capacity, memory promised and in use, load."""
     client = connect()
     found = _cards(client, chosen, node)
     if compute is not None:
@@ -119,7 +119,7 @@ def _cards(client: Client, words: list[str] | None, node: str | None = None) -> 
 
 
 def whoami(as_json: options.Json = False) -> None:
-    """Who you are on which appliance, and how much of your allowance is in use."""
+    """Show your account, its appliance and the use of your allowance."""
     client = connect()
     show({"url": client.url, **client.get("me/")}, as_json, _me)
 
@@ -144,12 +144,10 @@ def _most(limit: Any, words: Callable[[Any], str]) -> str:
 
 
 def policy(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[POLICY]", help="Admins: have this one decide from now on.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[POLICY]", help="Admins: use this policy from now on.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Who is served first when GPU memory comes back: the policy in force, and those that there are."""
+    """Show or choose the policy: who gets free GPU memory first."""
     client = connect()
     if name is not None:
         show(client.set_policy(name), as_json, lambda done: str(done["message"]))
@@ -160,22 +158,22 @@ def policy(
 def _policies(answer: Json) -> str:
     here = answer["policy"]
     rows = [("*" if each["name"] == here else "", each["name"], each["explanation"]) for each in answer["policies"]]
-    return table(("", "POLICY", "WHO GOES FIRST"), rows)
+    return table(("", "POLICY", "WHO IS FIRST"), rows)
 
 
 def forecast(
     gpu_memory: Annotated[
         str, typer.Option("--gpu-memory", "--nvidia-memory", metavar="SIZE", help="Quota on each GPU: 4GiB.")
     ],
-    gpus: Annotated[int, typer.Option(min=1, help="On how many GPUs.")] = 1,
-    priority: Annotated[int, typer.Option(help="With which priority.")] = 0,
-    node: Annotated[str, typer.Option(metavar="NODE", help="On this node; else where it would go.")] = "",
+    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs.")] = 1,
+    priority: Annotated[int, typer.Option(help="Priority.")] = 0,
+    node: Annotated[str, typer.Option(metavar="NODE", help="Node; default: where the launch would go.")] = "",
     constraints: Annotated[
         list[str] | None, typer.Option("--constraint", metavar="CONSTRAINT", help="As for run.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Would a launch of this size fit now; if not, behind whom and until when? Nothing is launched."""
+    """Tell whether a launch would fit now, or what it would wait for. Launches nothing."""
     client = connect()
     asks = ",".join(constraints or ())
     answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node, constraints=asks)
@@ -194,11 +192,11 @@ def _by_number(client: Client, text: str, node: str, why: str) -> str:
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="One look, then return.")] = False,
-    interval: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Time between updates.")] = 1.0,
     as_json: options.Json = False,
 ) -> None:
-    """GPUs, containers and the queue, live in the terminal, with keys to sort, filter and kill: h lists them."""
+    """Watch GPUs, containers and the queue. Keys sort, filter and kill; h lists them."""
     from appliance.cli.top.watching import watch
 
     watch(connect(), once=once, interval=interval, as_json=as_json)

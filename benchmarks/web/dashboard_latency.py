@@ -39,6 +39,7 @@ from websockets.asyncio.client import connect
 
 from appliance.datagrams import Datagrams
 from tests.support.appliance import ROOT, Appliance, until
+from tests.support.constants import with_constants
 
 GIB = 2**30
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -286,7 +287,7 @@ def main() -> int:
     given = parser.parse_args()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "var"
-        appliance = Appliance(home, gpus="sim:1x80GiB", GPUSHARE_BUDGET_WEBSOCKETS="64")
+        appliance = Appliance(home, gpus="sim:1x80GiB", **with_constants({"web.live.consumer._open.each": 64}))
         stack.callback(appliance.close)
         fill(home, given.containers - 2, given.waiters)
         stack.callback(empty, home)

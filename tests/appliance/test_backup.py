@@ -151,7 +151,7 @@ def test_only_the_newest_are_kept(small: Path, tmp_path: Path) -> None:
     assert manage(small, "backup", str(tmp_path), "--keep", "0").returncode == 1
     nowhere = manage(small, "backup", str(tmp_path / "nowhere"), "--keep", "2")
     assert (nowhere.returncode, (tmp_path / "nowhere").exists()) == (1, False)
-    assert "nowhere is none" in nowhere.stderr
+    assert "nowhere is not one" in nowhere.stderr
 
 
 def test_what_cannot_be_restored_is_told_and_nothing_is_changed(small: Path, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_log_that_was_tampered_with_is_told_when_it_is_restored(small: Path, t
     with TemporaryDirectory() as home:
         told = manage(Path(home), "restore", str(forged))
         assert told.returncode == 1
-        assert "not as it should be" in told.stderr
+        assert "failed a check" in told.stderr
 
 
 def test_what_a_killed_backup_left_goes_with_the_next_and_nothing_of_one_that_is_made(

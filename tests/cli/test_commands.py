@@ -139,7 +139,7 @@ def test_set_changes_weight_and_limit_in_computing(appliance, shell):
     done = shell("set", "share", "--compute-weight", "50", "--compute-limit", "40%")
     assert done.stdout == "share: quota 1 GiB, priority 0, weight 50, limit 40 %\n"
     assert shell("set", "share", "--compute-limit", "none").stdout == "share: quota 1 GiB, priority 0, weight 50\n"
-    assert "--compute-limit: half is no percentage" in shell("set", "share", "--compute-limit", "half").stderr
+    assert "--compute-limit: half is not a percentage" in shell("set", "share", "--compute-limit", "half").stderr
     assert "--compute-weight: " in shell("set", "share", "--compute-weight", "0").stderr
 
 
@@ -152,7 +152,7 @@ def test_gpus_says_how_containers_share_one(appliance, shell):
 
 
 def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
-    assert shell("queue").stdout == "Nobody waits for GPU memory.\n"
+    assert shell("queue").stdout == "No container waits for GPU memory.\n"
     appliance.launch("sleep", "600", name="holder", gpu_memory="900MiB", guaranteed=True)
     appliance.launch(WORKLOAD, "--bytes", "400MiB", name="waiter", gpu_memory="600MiB")
     until(lambda: appliance.named("waiter")["state"] == "suspended")
@@ -219,14 +219,14 @@ def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance, start, termi
 def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(appliance, tmp_path):
     away = {"GPUSHARE_CONFIG": str(tmp_path / "config")}
     wrong = gpushare("login", appliance.url, "--token-stdin", environ=away, stdin="gps_wrong\n")
-    copy = "copy all of one, from your page Me or the file admin-token on the host"
+    copy = "copy a whole token, from your page Me or the file admin-token on the host"
     assert (wrong.returncode, wrong.stderr) == (1, f"gpushare: the appliance does not know this token: {copy}\n")
     empty = gpushare("login", appliance.url, "--token-stdin", environ=away, stdin="\n")
     assert (empty.returncode, empty.stderr) == (1, f"gpushare: no token was given: {copy}\n")
     assert not (tmp_path / "config").exists()
     done = gpushare("login", appliance.url, "--token-stdin", environ=away, stdin=appliance.token + "\n")
     kept = tmp_path / "config" / "login.json"
-    assert (done.stdout, done.stderr) == (f"Logged in to {appliance.url} as admin; kept in {kept}\n", "")
+    assert (done.stdout, done.stderr) == (f"Logged in to {appliance.url} as admin; stored in {kept}\n", "")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert gpushare("ps", environ=away).returncode == 0
     assert gpushare("logout", environ=away).returncode == 0
@@ -275,7 +275,7 @@ def test_report_and_peak_tell_what_was_held(appliance, shell):
     heads, *rows = shell("peak", "local", WORKLOAD, "--bytes", "300MiB").stdout.splitlines()
     assert heads.split() == ["IMAGE", "COMMAND", "RUNS", "REJECTED", "PEAK", "SUGGESTED"]
     assert [row.split()[-6:] for row in rows] == [["2", "0", "366", "MiB", "448", "MiB"]]  # 300 and a context of 66
-    assert shell("peak", "never-run").stdout == "No run of this has held GPU memory and ended by itself yet.\n"
+    assert shell("peak", "never-run").stdout == "No finished run has used GPU memory yet.\n"
     span, heads, *rows = shell("report", "--from", "1h").stdout.splitlines()
     assert " to " in span
     assert heads.split() == ["USER", "CONTAINERS", "GIB·HOURS", "GPU·HOURS", "PEAK", "SUSPENDED", "REJECTS", "COST"]

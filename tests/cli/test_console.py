@@ -64,9 +64,9 @@ def test_remarks_begin_lines_of_their_own_in_a_raw_terminal(appliance: Appliance
     with shell(appliance, "frozen") as it:
         it.until("# ")
         gpushare("pause", "frozen", environ=appliance.environ)
-        it.until("\r\ngpushare: frozen is paused; gpushare resume frozen lets it go on\r\n")
+        it.until("\r\ngpushare: frozen is paused; to resume it: gpushare resume frozen\r\n")
         gpushare("resume", "frozen", environ=appliance.environ)
-        it.until("\r\ngpushare: frozen goes on\r\n")
+        it.until("\r\ngpushare: frozen continues\r\n")
         it.type("exit\r")
         assert it.exit_code() == 0
 
@@ -77,7 +77,7 @@ def test_a_terminal_is_left_and_come_back_to(appliance: Appliance) -> None:
         it.type("\x10\x11")
         assert it.exit_code() == 0
         assert it.settings() == it.before
-        assert "gpushare: left left; gpushare attach left comes back to it\r\n" in it.seen.decode()
+        assert "gpushare: left left; to return: gpushare attach left\r\n" in it.seen.decode()
     with terminal(appliance, "attach", "left") as it:
         it.type("stty size; exit 4\r")
         it.until("33 111")
@@ -130,7 +130,7 @@ def test_a_broken_connection_comes_back_with_what_was_typed_meanwhile(appliance:
         it.type('word=still; echo rea""dy\r')
         it.until("ready\r\n")
         appliance.crash()
-        it.until("gpushare: the connection to broken broke; it comes back by itself, Ctrl-P Ctrl-Q leaves\r\n")
+        it.until("gpushare: the connection to broken broke; reconnecting. Ctrl-P Ctrl-Q leaves\r\n")
         it.type("echo $word $((1 + 1))\r")
         appliance.start()
         it.until("gpushare: connected again\r\n")
@@ -147,7 +147,7 @@ def test_a_program_that_fills_the_screen_draws_it_anew_when_the_connection_is_ba
         it.type('exec sh -c \'trap "echo drawn anew" WINCH; echo beg""un; while :; do sleep 0.1; done\'\r')
         it.until("begun\r\n")
         appliance.crash()
-        it.until("it comes back by itself")
+        it.until("reconnecting.")
         appliance.start()
         it.until("drawn anew\r\n")
         it.type("\x03")
@@ -163,12 +163,12 @@ def test_what_ends_while_the_connection_is_broken_has_its_exit_code_told(
         it.until("ready to end\r\n")
         engine_id = appliance.named("ends")["engine_id"]
         appliance.crash()
-        it.until("it comes back by itself")
+        it.until("reconnecting.")
         docker_api.kill(engine_id, "USR1")
         docker_api.wait(engine_id)
         appliance.start()
         assert it.exit_code() == 5
-        assert "ends has ended meanwhile; what it printed: gpushare logs ends" in it.seen.decode()
+        assert "ends has ended; its output: gpushare logs ends" in it.seen.decode()
         assert it.settings() == it.before
 
 
@@ -177,7 +177,7 @@ def test_the_terminal_is_whole_again_after_leaving_a_broken_connection(appliance
         it.until("# ")
         assert it.settings() != it.before
         appliance.crash()
-        it.until("it comes back by itself")
+        it.until("reconnecting.")
         it.type("\x10\x11")
         assert it.exit_code() == 0
         assert it.settings() == it.before
@@ -191,7 +191,7 @@ def test_the_terminal_is_whole_again_after_leaving_a_broken_connection(appliance
 def test_without_a_terminal_t_says_so(appliance: Appliance) -> None:
     done = gpushare("run", "-it", IMAGE, "sh", environ=appliance.environ)
     assert done.returncode == 125
-    assert done.stderr == "gpushare: -t needs a terminal, and what comes in here is none: -i alone passes it on\n"
+    assert done.stderr == "gpushare: input is not a terminal: use -i without -t\n"
 
 
 def test_what_was_launched_without_a_keyboard_has_none(appliance: Appliance) -> None:

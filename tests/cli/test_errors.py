@@ -22,7 +22,7 @@ def nowhere():
     [
         (["ps"], 1, "no answer from http://127.0.0.1:"),
         (["run", "local", "true"], 125, "no answer from http://127.0.0.1:"),
-        (["run", "-it", "local", "sh"], 125, "-t needs a terminal, and what comes in here is none: "),
+        (["run", "-it", "local", "sh"], 125, "input is not a terminal: use -i without -t"),
         (["run", "--ttl", "soon", "local"], 125, "--ttl: 'soon' is not a duration: write 90s, 15m, 2h or 1h30m"),
         (["run", "--no-such", "local"], 125, "see gpushare run --help"),
         (["run"], 125, "see gpushare run --help"),
@@ -101,7 +101,7 @@ def test_https_to_a_port_without_tls_says_which_address_is_meant():
     assert (
         unreachable("https://gpu:8000", broke)
         .line()
-        .endswith(": no TLS is spoken there. Without: gpushare login http://gpu:8000")
+        .endswith("the server does not speak TLS. Without TLS: gpushare login http://gpu:8000")
     )
 
 

@@ -17,7 +17,7 @@ def test_an_attached_run_outlives_the_appliance_and_repeats_no_output(own, start
     process = start("run", "--name", "counter", "local", "sh", "-c", counting, environ=own.environ)
     assert process.stdout.readline() == "1\n"
     own.crash()
-    assert process.stderr.readline() == "gpushare: the appliance does not answer; counter goes on, and so does this\n"
+    assert process.stderr.readline() == "gpushare: the appliance does not answer; counter keeps running. Trying again\n"
     own.start()
     assert process.stderr.readline() == "gpushare: the appliance answers again\n"
     out, err = process.stdout.read(), process.stderr.read()

@@ -17,7 +17,7 @@ def test_an_account_from_its_making_to_its_end(appliance, shell):
     made = shell("people", "ada@lab.example", "--create", "--role", "operator")
     assert made.returncode == 0, made.stderr
     first, secret = made.stdout.splitlines()
-    assert first == "ada@lab.example is made, as operator"
+    assert first == "ada@lab.example is created with the role operator"
     password = secret.split()[1]
     home = {"GPUSHARE_CONFIG": str(appliance.home / "ada")}
     signed_in = gpushare(
@@ -35,7 +35,7 @@ def test_an_account_from_its_making_to_its_end(appliance, shell):
         assert (refused.returncode, refused.stderr) == (1, "gpushare: Only an admin may manage people\n"), words
     assert "ada@lab.example (operator" in shell("people", "ada@lab.example").stdout
     assert "operator" in next(line for line in shell("people").stdout.splitlines() if line.startswith("ada@"))
-    assert "switched off" in shell("people", "ada@lab.example", "--off").stdout
+    assert "disabled" in shell("people", "ada@lab.example", "--off").stdout
     assert shell("whoami", who=home).returncode == 1
     assert shell("people", "admin", "--role", "user").stderr.startswith("gpushare: This would leave nobody")
 
@@ -84,7 +84,7 @@ def test_a_group_its_members_and_its_allowance(shell):
         (("groups", "--add", "bob"), "a GROUP is missing"),
         (("people", "x", "--no-password"), "--no-password goes with --create"),
         (("groups", "user", "--delete"), '"user" is a role'),
-        (("allowances", "admin", "--containers", "many"), "--containers: many is no number"),
+        (("allowances", "admin", "--containers", "many"), "--containers: many is not a number"),
         (("allowances", "admin", "--gpu-memory", "lots"), '--gpu-memory: "lots" is not a size'),
         (("allowances", "admin", "--gpus", "GPU-x"), "--gpus: There is no GPU GPU-x here"),
         (("people", "x", "--role", "god"), "god"),

@@ -133,7 +133,7 @@ def test_a_suspended_container_says_so_with_place_and_time_and_says_when_it_goes
     appliance.api("POST", f"containers/{holder['id']}/kill/", {})
     code, _, err = ended(process)
     assert code == 0
-    assert re.fullmatch(r"gpushare: waiter goes on after .+ s\n", err)
+    assert re.fullmatch(r"gpushare: waiter continues after .+ s\n", err)
 
 
 def test_a_paused_container_says_so_and_says_when_it_goes_on(appliance, follow, tmp_path):
@@ -143,9 +143,9 @@ def test_a_paused_container_says_so_and_says_when_it_goes_on(appliance, follow, 
     )
     made = appliance.named("frozen")
     appliance.api("POST", f"containers/{made['id']}/pause/", {})
-    assert process.stderr.readline() == "gpushare: frozen is paused; gpushare resume frozen lets it go on\n"
+    assert process.stderr.readline() == "gpushare: frozen is paused; to resume it: gpushare resume frozen\n"
     appliance.api("POST", f"containers/{made['id']}/resume/", {})
-    assert process.stderr.readline() == "gpushare: frozen goes on\n"
+    assert process.stderr.readline() == "gpushare: frozen continues\n"
     go.touch()
     code, _, err = ended(process)
     assert (code, err) == (4, "")
@@ -163,7 +163,7 @@ def test_a_closed_output_leaves_the_container_running(appliance, follow):
     process = follow("--name", "talker", "local", "sh", "-c", "echo ready; while :; do echo more; sleep .05; done")
     process.stdout.close()
     assert process.wait(60) == 128 + signal.SIGPIPE
-    assert process.stderr.read() == "gpushare: output closed; talker goes on: gpushare kill talker ends it\n"
+    assert process.stderr.read() == "gpushare: output closed; talker keeps running; to end it: gpushare kill talker\n"
     process.stderr.close()
     assert appliance.named("talker")["state"] == "running"
 
@@ -208,7 +208,7 @@ def test_a_program_that_is_refused_memory_beyond_its_quota_is_told_of(appliance)
     """The program alone says that memory is out, and not whose limit that was."""
     done = run(appliance, "--name", "greedy", "--gpu-memory", "512MiB", "local", WORKLOAD, "--bytes", "1GiB")
     assert done.returncode != 0
-    told = "gpushare: greedy asked for 256 MiB beyond its quota of 512 MiB and was refused; a larger one: --gpu-memory"
+    told = "gpushare: greedy asked for 256 MiB beyond its quota of 512 MiB and was refused; for more: --gpu-memory"
     assert done.stderr.splitlines()[-1] == told
     assert done.stderr.count("was refused") == 1
 

@@ -64,7 +64,7 @@ def test_it_shows_who_is_there_and_follows(appliance: Appliance, rows: int, colu
         appliance.launch("sleep", "600", name="newcomer", gpu_memory="256MiB")
         lines = screen.shows(lambda lines: lines[0].endswith("1 running  by AGE ↓"))
         assert "256 MiB" in lines[row(lines, "newcomer")]
-        assert lines[rows - 1].startswith("q leave")
+        assert lines[rows - 1].startswith("q quit")
         leaves(screen)
 
 
@@ -76,7 +76,7 @@ def test_kill_asks_first_and_only_yes_kills(appliance: Appliance) -> None:
         screen.type("k")
         screen.shows(has("Kill goes of admin? What it has not saved is lost. y / n"))
         screen.type("q")
-        screen.shows(has("goes goes on"))
+        screen.shows(has("goes not killed"))
         assert appliance.named("goes")["state"] == "running"
         screen.type("k")
         screen.shows(has("Kill goes of admin?"))
@@ -307,7 +307,7 @@ def test_the_filter_takes_letters_and_escape_takes_it_off(stand: Stand) -> None:
         screen.type("\x1b")
         screen.shows(lambda lines: len(jobs(lines[:-2])) == 3)
         screen.type("h")
-        screen.shows(has("kill the marked one, after a question"))
+        screen.shows(has("kill the selected container, after a question"))
         screen.type("q")
         screen.shows(has("job-001"))
         leaves(screen)
@@ -326,7 +326,7 @@ def test_a_window_of_any_size_is_filled_and_never_overrun(stand: Stand) -> None:
             clock = re.compile(r"\d\d:\d\d:\d\d" if columns > 8 else r"q lea|\d\d:")
             screen.shows(lambda lines: clock.match(lines[0]) and len(lines) == rows)  # noqa: B023
             screen.rests(0.3)
-            foot = "q leave  ↑↓ mark  s sort  r turn  / filter  k kill  h help"
+            foot = "q quit  ↑↓ select  s sort  r reverse  / filter  k kill  h help"
             shown = foot if columns >= len(foot) else foot[: columns - 1] + "…"
             screen.shows(lambda lines: lines[-1] == shown)  # noqa: B023
         lines = screen.lines
@@ -375,7 +375,7 @@ def test_names_give_a_terminal_no_orders(stand: Stand) -> None:
         screen.type("k")
         screen.shows(has("Kill job-001"))
         screen.type("n")
-        screen.shows(has("goes on"))
+        screen.shows(has("not killed"))
         leaves(screen)
         said = b"".join(screen.written).decode()
         assert re.findall(r"\x1b(?!\[(?:\d+;1H|K|[\d;]*m|\?(?:1049|25|7|2026)[hl]))", said) == []

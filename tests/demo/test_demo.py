@@ -71,10 +71,10 @@ def test_a_demo_that_is_stopped_says_what_becomes_of_its_containers(tmp_path: Pa
     command = [sys.executable, "manage.py", "demo"]
     demo = subprocess.Popen(command, cwd=ROOT, env=os.environ | given, stdout=subprocess.PIPE, text=True)
     assert demo.stdout is not None
-    assert any("It begins when you are there" in line for line in demo.stdout)
+    assert any("The demo begins when you sign in" in line for line in demo.stdout)
     demo.send_signal(signal.SIGINT)
     said, _ = demo.communicate(timeout=PATIENCE)
-    assert (demo.returncode, "A container that still runs goes on" in said) == (0, True)
+    assert (demo.returncode, "Running containers continue" in said) == (0, True)
 
 
 @pytest.mark.docker

@@ -54,7 +54,7 @@ def stop(terminal: Terminal) -> None:
 @pytest.mark.long
 def test_the_demo_begins_when_somebody_has_opened_its_link_and_again_on_enter(tmp_path: Path) -> None:
     with started(tmp_path / "home", "demo") as it:
-        shown = it.until("It begins when you are there", within=60)
+        shown = it.until("The demo begins when you sign in", within=60)
         address, key = link_in(shown)
         time.sleep(2)
         assert "launched" not in it.seen.decode()

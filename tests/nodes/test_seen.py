@@ -18,7 +18,7 @@ def test_the_queue_and_the_report_name_the_node(cluster: Cluster) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert told("queue") == "Nobody waits for GPU memory.\n"
+    assert told("queue") == "No container waits for GPU memory.\n"
     holder = cluster.hold("768MiB", node="small", name="holder")
     until(lambda: cluster.used(holder) >= 768 << 20)
     cluster.hold("512MiB", node="small", name="waiter")

@@ -16,20 +16,22 @@ from appliance.cli.text import table
 
 
 def groups(
-    name: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="One of them; all if left out.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make a group of this name.")] = False,
-    add: Annotated[
-        list[str] | None, typer.Option("--add", metavar="NAME", help="Put somebody in; may be given several times.")
+    name: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Default: all groups.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create this group.")] = False,
+    add: Annotated[list[str] | None, typer.Option("--add", metavar="NAME", help="Add a member; repeatable.")] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="NAME", help="Remove a member; repeatable.")
     ] = None,
-    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="NAME", help="Take somebody out.")] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete it with its allowance; its members stay.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the group and its allowance; accounts stay.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Admins: groups and their members; a role's members have that role."""
+    """Admins: list and change groups and their members. The members of a role have that role."""
     if (create or add or remove or delete) and name is None:
         raise Problem("a GROUP is missing", code="usage", hint="gpushare groups GROUP --add NAME")
     if delete and (create or add or remove):
-        raise Problem("--delete goes with nothing else", code="usage")
+        raise Problem("--delete excludes other options", code="usage")
     client = connect()
     if name is None:
         show(list(client.each("groups/", page_size=1000)), as_json, _list)

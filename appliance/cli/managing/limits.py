@@ -6,6 +6,7 @@ from typing import Any
 
 from appliance.cli.errors import Problem
 from appliance.cli.text import size
+from appliance.flags import flag
 
 NONE = "none"  # no limit; a list that allows nothing is written as an empty text
 
@@ -20,12 +21,13 @@ def limit_words(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def number(option: str, text: str | None, kind: type[int] | type[float]) -> Any:
-    """What was given for a limit that is a number. Raises Problem."""
+def number(field: str, text: str, kind: type[int] | type[float]) -> Any:
+    """A limit that is a number; a percentage may end with its sign. Raises Problem."""
     try:
-        return None if text is None or text == NONE else kind(text)
+        return None if text == NONE else kind(text.removesuffix("%"))
     except ValueError:
-        raise Problem(f"{option}: {text} is no number", code="usage", hint=f"give a number, or {NONE}") from None
+        message = f"{flag(field)}: {text} is not a number"
+        raise Problem(message, code="usage", hint=f"give a number, or {NONE}") from None
 
 
 def texts(words: list[str]) -> list[str] | None:

@@ -16,23 +16,25 @@ from appliance.cli.text import age, size, table
 
 
 def nodes(
-    name: Annotated[str | None, typer.Argument(metavar="[NODE]", help="One of them; all if left out.")] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Admins: no new launches; what runs goes on.")] = False,
-    undrain: Annotated[bool, typer.Option("--undrain", help="Admins: it takes launches again.")] = False,
+    name: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Default: all hosts.")] = None,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Admins: take no new launches; containers keep running.")
+    ] = False,
+    undrain: Annotated[bool, typer.Option("--undrain", help="Admins: take launches again.")] = False,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="Admins: say something of it; NAME= takes it back."),
+        typer.Option("--label", metavar="NAME=VALUE", help="Admins: set a label; NAME= removes it."),
     ] = None,
     invite: Annotated[
-        bool, typer.Option("--invite", help="Admins: print the command with which a host of this name joins, once.")
+        bool, typer.Option("--invite", help="Admins: print the command by which a host of this name joins once.")
     ] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Admins: forget one that is away and empty.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Admins: remove a host that is away and empty.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="With --remove: also one with containers, which end as lost with it.")
+        bool, typer.Option("--force", help="With --remove: also with containers, which count as lost.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """The hosts: whether each is alive, what it has, what is promised there. Invite, drain, label and remove them."""
+    """List hosts: state, capacity, memory promised. Admins: add, drain, label and remove them."""
     if (drain or undrain or label or remove or invite) and name is None:
         raise Problem("a NODE is missing", code="usage", hint="gpushare nodes NODE --drain")
     if sum((drain, undrain, remove, invite)) > 1 or ((remove or invite) and label):
@@ -61,7 +63,7 @@ def nodes(
 def _label(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise Problem(f"--label {text} is not NAME=VALUE", code="usage", hint=f"{text}= takes that label away")
+        raise Problem(f"--label {text} is not NAME=VALUE", code="usage", hint=f"{text}= removes that label")
     return name, value or None
 
 

@@ -25,23 +25,25 @@ class Role(StrEnum):
 
 
 def people(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them; all if left out.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make an account of this name.")] = False,
-    role: Annotated[Role | None, typer.Option(help="What they may do from now on.")] = None,
-    on: Annotated[bool | None, typer.Option("--on/--off", help="Switch it on, or off: ends its tokens.")] = None,
-    groups: Annotated[
-        list[str] | None, typer.Option("--group", metavar="GROUP", help="In exactly these; may be given several times.")
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: all accounts.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create this account.")] = False,
+    role: Annotated[Role | None, typer.Option(help="New role.")] = None,
+    on: Annotated[
+        bool | None, typer.Option("--on/--off", help="Enable or disable the account; --off also ends its tokens.")
     ] = None,
-    email: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where mail to them goes.")] = None,
+    groups: Annotated[
+        list[str] | None, typer.Option("--group", metavar="GROUP", help="All groups of the account; repeatable.")
+    ] = None,
+    email: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address for mail.")] = None,
     password_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read their password from standard input.")
+        bool, typer.Option("--password-stdin", help="Read the password from standard input.")
     ] = False,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="With --create: they sign in through the organisation.")
+        bool, typer.Option("--no-password", help="With --create: sign-in by the organisation's directory.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Admins: who has an account, and what is in force for whom; make, change and switch off accounts."""
+    """Admins: list, create, change and disable accounts; show current limits."""
     given: dict[str, Any] = {"role": role.value if role else None, "groups": groups, "email": email}
     asked = {field: value for field, value in given.items() if value is not None}
     if password_stdin:
@@ -51,7 +53,7 @@ def people(
     if no_password and (not create or password_stdin):
         raise Problem("--no-password goes with --create, and not with --password-stdin", code="usage")
     if create and on is not None:
-        raise Problem("--create makes an account that is on", code="usage", hint="leave --on and --off out")
+        raise Problem("--create excludes --on and --off", code="usage")
     client = connect()
     if name is None:
         show(list(client.each("people/", page_size=1000)), as_json, lambda them: _list(them))
@@ -69,7 +71,7 @@ def _list(found: list[Json]) -> str:
     rows = [
         (
             each["username"],
-            each["role"] if each["active"] else f"{each['role']} (off)",
+            each["role"] if each["active"] else f"{each['role']} (disabled)",
             ", ".join(each["groups"]) or "-",
             each["signs_in"],
             _when(each["last_sign_in"]),
@@ -81,16 +83,16 @@ def _list(found: list[Json]) -> str:
 
 def _created(made: Json) -> str:
     secret = f"\npassword: {made['password']} (shown this once)" if made["password"] else ""
-    return f"{made['username']} is made, as {made['role']}{secret}"
+    return f"{made['username']} is created with the role {made['role']}{secret}"
 
 
 def _one(one: Json) -> str:
-    off = "" if one["active"] else ", switched off"
+    off = "" if one["active"] else ", disabled"
     groups = f", in {', '.join(one['groups'])}" if one["groups"] else ""
     rows = [(name, limit_words(name, value), one["sources"][name]["told"]) for name, value in one["limits"].items()]
     roots = ", ".join(one["volume_roots"]) or "named volumes only"
     return f"{one['username']} ({one['role']}{off}{groups}); may mount: {roots}\n" + table(
-        ("LIMIT", "AT MOST", "WHERE IT COMES FROM"), rows
+        ("LIMIT", "AT MOST", "SOURCE"), rows
     )
 
 

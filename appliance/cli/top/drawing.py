@@ -20,7 +20,7 @@ STYLES = {
     "": "", "bold": "1", "dim": "2", "reverse": "7", "alarm": "1;31",
     "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
 }  # fmt: skip
-KEYS = "q leave  ↑↓ mark  s sort  r turn  / filter  k kill  h help"
+KEYS = "q quit  ↑↓ select  s sort  r reverse  / filter  k kill  h help"
 QUEUES_PART = 3  # one line in so many is for those who wait
 DETAILED = 12  # lines from which there is room for the marked one's whole name
 

@@ -99,7 +99,7 @@ class Model:
         if key in ("y", "Y"):
             self.said = f"{asked['name']}: killing …"
             return asked
-        self.said = f"{asked['name']} goes on"
+        self.said = f"{asked['name']} not killed"
         return None
 
     def _type(self, key: str) -> None:
@@ -148,11 +148,11 @@ KEYS: dict[str, Callable[[Model], None]] = {
     "h": Model.help,
     "?": Model.help,
 }
-HELP = """↑ ↓           mark another container; Page Up, Page Down, Home, End too
-s, S          sort by the next column, by the one before
-r             the other way round
-/             only those whose name, owner, namespace, image, state or id has
-              these letters; Enter keeps the filter, Escape takes it off
-k             kill the marked one, after a question
-q, Ctrl-C     leave
-h, ?          this"""
+HELP = """↑ ↓           select a container; also Page Up, Page Down, Home, End
+s, S          sort by the next or the previous column
+r             reverse the order
+/             filter by letters of name, owner, namespace, image, state or id;
+              Enter keeps the filter, Escape removes it
+k             kill the selected container, after a question
+q, Ctrl-C     quit
+h, ?          this help"""

@@ -25,7 +25,7 @@ PATIENCE = 30  # seconds until it begins without anybody
 
 
 class Command(BaseCommand):
-    help = "Starts the appliance and plays the main job: four containers share one card of 5 GiB."
+    help = "Starts the appliance and a demo: four containers share one GPU of 5 GiB."
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
@@ -33,7 +33,7 @@ class Command(BaseCommand):
         except Stopped:
             if settings.DEMO_EXIT:
                 raise CommandError("The demo was stopped before its end.") from None
-            self.say("\n  Stopped. A container that still runs goes on; the next start finds it, and ends the demo's.")
+            self.say("\n  Stopped. Running containers continue; the next start finds them, and ends those of the demo.")
 
     def play_and_stay(self) -> None:
         # On a machine that is busy with other things its lines would stand between those of the story.
@@ -41,10 +41,10 @@ class Command(BaseCommand):
         with Appliance(settings.HOST, settings.PORT, link=not settings.DEMO_EXIT) as appliance:
             observed = appliance.parts.run("demo", lambda: self.run_show(appliance.address))
             if not settings.DEMO_EXIT:
-                self.say(f"\n  The dashboard stays up: {appliance.address.url}   Ctrl-C ends it.")
+                self.say(f"\n  The dashboard stays available: {appliance.address.url}   Ctrl-C ends it.")
                 appliance.parts.wait()
             elif not observed:
-                raise CommandError("The demo did not go as it should.")
+                raise CommandError("A step of the demo failed.")
 
     def run_show(self, address: Address) -> None:
         with contextlib.suppress(KeyboardInterrupt):  # the parent ends everything
@@ -63,12 +63,12 @@ class Command(BaseCommand):
                     f"  Watch it: {address.link}\n"
                     "  (it signs you in as 'admin', once, within ten minutes; after that, the password is in "
                     f"{settings.GPUSHARE_HOME / 'admin-token'})\n\n"
-                    f"  It begins when you are there, or in {PATIENCE} seconds."
+                    f"  The demo begins when you sign in, or in {PATIENCE} seconds."
                 )
                 await somebody_there(timezone.now())
             observed = await self.play(client)
             while not settings.DEMO_EXIT and sys.stdin.isatty():
-                self.say("\n  Enter plays it again. Ctrl-C ends it; until then the dashboard stays up.")
+                self.say("\n  Enter plays it again. Ctrl-C stops the appliance.")
                 if not await key():
                     break
                 observed = await self.play(client)
@@ -82,7 +82,7 @@ class Command(BaseCommand):
         except NotObserved as error:
             self.stderr.write(self.style.ERROR(f"  Not observed: {error}"))
             return False
-        self.say(self.style.SUCCESS("  Every step was observed: nobody crashed, nobody waits for ever."))
+        self.say(self.style.SUCCESS("  Every step was observed: no program crashed, none deadlocked."))
         return True
 
     def say(self, line: str) -> None:

@@ -13,7 +13,7 @@ from appliance.doctor.finding import State
 
 
 class Command(BaseCommand):
-    help = "Looks at all that this host needs, and says what is wrong, what that means and what to do. Changes nothing."
+    help = "Checks this host: what is wrong, what it means, what to do. Changes nothing."
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: CommandParser) -> None:

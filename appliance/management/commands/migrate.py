@@ -13,4 +13,6 @@ class Command(migrate.Command):
         if not settings.GPUSHARE_AUDIT_KEY:
             super().handle(*args, **options)
         elif options["verbosity"]:
-            self.stdout.write("This host has joined an appliance: the host of its web side brings the database up.")
+            self.stdout.write(
+                "This host has joined an appliance: the database is upgraded on the host of its web side."
+            )

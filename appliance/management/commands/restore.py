@@ -18,13 +18,11 @@ from web.models import Node
 
 
 class Command(BaseCommand):
-    help = (
-        "Puts a backup onto a host whose database is empty, brings it up to this release, and verifies the audit log."
-    )
+    help = "Restores a backup into an empty database, upgrades it to this release, and verifies the audit log."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path)
-        parser.add_argument("--passphrase-file", type=Path, help="if it is encrypted: its first line opens it")
+        parser.add_argument("--passphrase-file", type=Path, help="of an encrypted backup: file with the passphrase")
 
     def handle(self, *args: Any, file: Path, passphrase_file: Path | None, **options: Any) -> None:
         try:
@@ -47,5 +45,5 @@ class Command(BaseCommand):
         done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
         self.stdout.write(done.stdout, ending="")
         if done.returncode:
-            raise Failed(f"What was restored is not as it should be:\n{done.stderr.strip()}\nIf the backup's host had "
-                         f"GPUSHARE_SECRET_KEY, it has to be set here as well.")  # fmt: skip
+            raise Failed(f"The restored data failed a check:\n{done.stderr.strip()}\nIf the backup's host had "
+                         f"GPUSHARE_SECRET_KEY, set it here as well.")  # fmt: skip

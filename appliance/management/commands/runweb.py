@@ -15,10 +15,10 @@ from web.schema import NewerDatabase, refuse_newer
 
 
 class Command(BaseCommand):
-    help = "Answers browsers and programs at HOST and PORT. Any number of these may run over one database."
+    help = "Runs the web side at HOST and PORT. Several may share one database."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--fd", type=int, help="a listening socket that was handed over, instead of HOST and PORT")
+        parser.add_argument("--fd", type=int, help="descriptor of a listening socket, instead of HOST and PORT")
 
     def handle(self, *args: Any, fd: int | None = None, **options: Any) -> None:
         try:

@@ -27,7 +27,7 @@ def _ground() -> str:
 
 
 class Command(BaseCommand):
-    help = "Runs the whole appliance in the foreground: a web process and a scheduler over SQLite."
+    help = "Runs the whole appliance in the foreground: web side and scheduler, with SQLite."
     # A tenth of the start. They look at the code, and `make check` asks them; the environment is read in settings.py.
     requires_system_checks = ()
 
@@ -42,7 +42,7 @@ class Command(BaseCommand):
             self.stdout.write(
                 f"gpushare is up: {appliance.address.url}\n{link if appliance.address.key else ''}"
                 f"  sign in as 'admin' with the token in {settings.GPUSHARE_HOME / 'admin-token'} as the password\n"
-                f"  Ctrl-C stops it; containers go on running and are found again at the next start.\n"
+                f"  Ctrl-C stops it; containers keep running and are found at the next start.\n"
                 f"{_ground()}"
             )
             self.stdout.flush()
