@@ -323,7 +323,7 @@ def test_a_window_of_any_size_is_filled_and_never_overrun(stand: Stand) -> None:
         screen.shows(has("short"))
         for rows, columns in ((50, 200), (24, 80), (10, 40), (4, 20), (1, 5), (2, 300), (24, 80)):
             screen.resize(rows, columns)
-            clock = re.compile(r"\d\d:\d\d:\d\d" if columns > 8 else r"q lea|\d\d:")
+            clock = re.compile(r"\d\d:\d\d:\d\d" if columns > 8 else r"q qu|\d\d:")
             screen.shows(lambda lines: clock.match(lines[0]) and len(lines) == rows)  # noqa: B023
             screen.rests(0.3)
             foot = "q quit  ↑↓ select  s sort  r reverse  / filter  k kill  h help"
