@@ -151,7 +151,7 @@ Kind = Outside | Inside
 
 
 def bystander(live: Live, words: Sequence[str], **fields: Any) -> Container:
-    # Together they may have more than there is, so that no lease is larger than what was asked for. The bystander's
+    # SharedCgroup they may have more than there is, so that no lease is larger than what was asked for. The bystander's
     # is guaranteed: others may fill the card, and what is measured is not whether there is memory.
     return live.launch("bystander", words, gpu_memory=GIB, guaranteed=True, **fields)
 

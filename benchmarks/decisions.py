@@ -42,7 +42,7 @@ def main() -> None:
     with Live(gpus="sim:1x1024GiB") as live, live.scheduler("fair"):
         from web.models import Container
 
-        # Two, whose quotas do not fit together: the lease is never so large that nobody would have to ask.
+        # Two, whose quotas exceed the card together: the lease is never so large that nobody would have to ask.
         containers = [live.launch(f"asks-{n}", ["/bin/sleep", "600"], gpu_memory=600 * GIB) for n in range(2)]
         until(lambda: Container.objects.filter(engine_id="").count() == 0, 30, "the launch")
         directories = [live.home / "sockets" / str(container.pk) for container in containers]

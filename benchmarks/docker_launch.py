@@ -27,7 +27,7 @@ import httpx
 
 from scheduler.engines.base import Launch
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
-from scheduler.engines.outfit import Outfit, Simulation
+from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation
 from tests.support.appliance import Appliance
 from tests.support.dockerd import IMAGE, build_image, private
 
@@ -76,7 +76,7 @@ async def measure(address: str, home: Path, client: httpx.Client, rounds: int) -
     shim = home / "libgpushare.so"
     shim.touch()  # `sleep` in the image is linked statically: what is mounted there is never loaded
     engine = DockerEngine(
-        home, Outfit(shim, Simulation(home / "sim", home / "card" / "state")), DockerSettings(address)
+        home, RuntimeEnvironment(shim, Simulation(home / "sim", home / "card" / "state")), DockerSettings(address)
     )
     await engine.start()
     found = []
@@ -85,10 +85,10 @@ async def measure(address: str, home: Path, client: httpx.Client, rounds: int) -
             plain = await asyncio.to_thread(plain_run, address)
             await asyncio.sleep(SETTLE)
             began = time.perf_counter()
-            sighting = await engine.launch(a_launch(home))
+            status = await engine.launch(a_launch(home))
             ours = time.perf_counter() - began
             await asyncio.sleep(SETTLE)
-            await engine.remove(sighting.engine_id)
+            await engine.remove(status.engine_id)
             await asyncio.sleep(SETTLE)
             found.append((plain, ours, await asyncio.to_thread(over_rest, client)))
             await asyncio.sleep(SETTLE)

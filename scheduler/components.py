@@ -15,16 +15,16 @@ from scheduler.containers.commands import Actions, Commands
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.consoles.relay import Relay
 from scheduler.containers.dispatcher import Dispatcher
-from scheduler.containers.ending import Ender
+from scheduler.containers.forecasts import Forecasts
+from scheduler.containers.garbage_collection import GarbageCollector
 from scheduler.containers.intents import Intents
 from scheduler.containers.launch import Launcher
-from scheduler.containers.leftovers import Leftovers
-from scheduler.containers.life import Containers
-from scheduler.containers.outlook import Outlook
+from scheduler.containers.registry import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
 from scheduler.containers.swapping import Swapping
 from scheduler.containers.takeover import TakeOver
+from scheduler.containers.terminator import Terminator
 from scheduler.core.events import GpuSeen, PreemptionChanged, Ticked
 from scheduler.core.state import Mode, Preemption, State
 from scheduler.engines.base import Engine
@@ -74,13 +74,13 @@ class Components:
         gpus, engine, store = self.gpus, self.engine, self.store
         self.broker = broker = Broker(store, gpus.contexts, State(policy=policy), Listeners(
             changed=lambda container: self.report.changed(container),
-            answered=lambda tenant: self.sessions.answered(tenant),
+            answered=lambda live: self.sessions.answered(live),
             restore=lambda container: self.swapping.swap_in(container),
             preempt=lambda told: self.swapping.preempt(told),
             took=store.figures.decisions.note,
         ))  # fmt: skip
-        self.outlook = Outlook(broker, store)
-        self.report = StatusPublisher(broker, self.outlook, store)
+        self.forecasts = Forecasts(broker, store)
+        self.report = StatusPublisher(broker, self.forecasts, store)
         self.roster = Roster(broker)
         self.grants = Grants(self.home / "grants")
         self.sessions = Sessions(
@@ -103,10 +103,10 @@ class Components:
             pids=lambda container: self.computing.pids(container),
             told=lambda container, why: self.sharing.told(container, why),
         )  # fmt: skip
-        self.ender = Ender(shared, self.intents, self.turns)
+        self.ender = Terminator(shared, self.intents, self.turns)
         self.swapping = Swapping(
             shared, self.card.moves, self.turns,
-            end=lambda tenant, reason: self.ender.end(tenant, reason=reason), moved=self.say_who_gives_way,
+            end=lambda live, reason: self.ender.end(live, reason=reason), moved=self.say_who_gives_way,
         )  # fmt: skip
         self.plugin.meet(shared, self.containers, self.ender, self.turns)
         self.bypass = Bypass(self.ender, broker, store)
@@ -128,7 +128,7 @@ class Components:
         self.activity = Activity(broker, self.home / "habits")
         self.measure = Measure(shared, self.sessions.end_replaced, self.bypass.look, self._measured)
         self.contexts = Contexts(gpus, store)
-        self.leftovers = Leftovers(self.containers, self.launcher, self.removal, store)
+        self.leftovers = GarbageCollector(self.containers, self.launcher, self.removal, store)
         for card in gpus.cards.values():
             self.broker.tell(GpuSeen(broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
 
@@ -177,5 +177,5 @@ class Components:
         self.memory.look()
 
     async def follow_engine(self) -> None:
-        async for sighting in self.engine.changes():
-            self.containers.told(sighting)
+        async for status in self.engine.changes():
+            self.containers.told(status)

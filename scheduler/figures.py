@@ -18,7 +18,7 @@ DECISIONS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0
 LATENESS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 WAITS = (0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 WHY = ("away", "refused", "error")  # the engine does not answer; it said no, as to an unknown image; all else
-CALLS = ("image_labels", "launch", "attach", "pause", "resume", "kill", "add_memory", "remove", "sightings")
+CALLS = ("image_labels", "launch", "attach", "pause", "resume", "kill", "add_memory", "remove", "statuses")
 
 
 class Histogram:

@@ -22,7 +22,7 @@ PERIODS = {
     "time limits": 0.5,
     "sign of life": 1.0,
     "audit anchor": 1.0,  # so much of the chain's end can be cut off unseen
-    "outlook": 1.0,
+    "forecasts": 1.0,
     "use of the host": 2.0,  # the kernel counts in hundredths, and 200 containers cost some milliseconds a look
     "leftovers": 5.0,
     "health": 5.0,  # disks and memory change all the time, and each change is written

@@ -21,7 +21,7 @@ from scheduler import clock
 from scheduler.core import policies
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.choose import choose
-from scheduler.engines.outfit import Outfit, Simulation
+from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation
 from scheduler.gpus import Gpus, NoGpus
 from scheduler.parts import PERIODS
 from scheduler.store import Store, node_lease
@@ -113,7 +113,7 @@ async def policy(store: Store) -> str:
     return asked if asked in policies.POLICIES else str(settings.GPUSHARE_POLICY)
 
 
-async def find_engine(store: Store, gpus: Gpus, own: Callable[[Outfit], Engine | None]) -> Engine:
+async def find_engine(store: Store, gpus: Gpus, own: Callable[[RuntimeEnvironment], Engine | None]) -> Engine:
     """Waits for the engine that was asked for, and says so meanwhile. `own`: that of a plug-in, if it brings one."""
     simulation = Simulation(settings.GPUSHARE_BUILD / "sim", gpus.simulation) if gpus.simulation else None
     while True:

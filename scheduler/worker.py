@@ -115,7 +115,7 @@ class Scheduler(Components):
         self.plugin = plugin_of(settings.GPUSHARE_ENGINE)(self.home, self.gpus, self.store)
         shutdown.push_async_callback(self.plugin.close)
         await self.plugin.open()
-        own = self.plugin.engine if self._engine is None else lambda outfit: self._engine
+        own = self.plugin.engine if self._engine is None else lambda runtime_environment: self._engine
         self.engine = await starting.find_engine(self.store, self.gpus, own)
         shutdown.push_async_callback(self.engine.close)
         self.card = self._card or CardAccess.open(self.home, settings.GPUSHARE_BUILD, self.gpus.environment)
@@ -143,7 +143,7 @@ class Scheduler(Components):
 
     async def _begin_to_decide(self) -> None:
         """What an earlier scheduler left half done goes on."""
-        await self.store.settle(lambda: list(self.broker.tenants))
+        await self.store.settle(lambda: list(self.broker.live_containers))
         await self.ender.resume(self.containers.all())
         await self.swapping.start()
         self.store.node(cannot_swap=self.swapping.why_not)
@@ -172,7 +172,7 @@ class Scheduler(Components):
             Part("time limits", self.time_limits.look),
             Part("use of the host", self.using.look),
             Part("health", self.health.look),
-            Part("outlook", self.outlook.look),
+            Part("forecasts", self.forecasts.look),
             Part("changes shown", self.report.run),
             Part("use inside leases", self.report.glance),
             Part("consoles of other hosts", self.relay.run),

@@ -127,7 +127,7 @@ class Story:
         """What was there instead, with the end of the program's own output."""
         log = (await self._client.get(f"containers/{container['id']}/logs/")).text
         reason = f" ({container['reason']})" if container["reason"] else ""
-        return f"  Instead it is {container['state']}{reason}; its last words:\n{log[-500:]}"
+        return f"  Instead it is {container['state']}{reason}; the end of its output:\n{log[-500:]}"
 
     async def _get(self, path: str) -> Any:
         answer = await self._client.get(path)

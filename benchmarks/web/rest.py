@@ -97,7 +97,7 @@ def ask(directory: Path, stop: Any, found: Any) -> None:
 
 @contextmanager
 def asking(appliance: Appliance) -> Iterator[Callable[[], list[tuple[float, float]]]]:
-    """Two containers whose quotas do not fit together, so that no lease is ever so large that nobody would ask."""
+    """Two containers whose quotas exceed the card together, so that no lease is ever so large that nobody would ask."""
     rows = [appliance.launch("sleep", "3600", name=f"asks-{n}", gpu_memory="600GiB") for n in range(2)]
     context = get_context("spawn")
     stop, found = context.Event(), context.Queue()

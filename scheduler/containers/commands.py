@@ -17,16 +17,16 @@ from django.db import DatabaseError
 
 from scheduler import clock
 from scheduler.containers.dispatcher import HAS_IT, CameToANode, Dispatcher
-from scheduler.containers.ending import Ender
-from scheduler.containers.foresight import foresee
+from scheduler.containers.forecasts import foresee
 from scheduler.containers.intents import was_begun, was_called_off
 from scheduler.containers.launch import Launcher, called_off
-from scheduler.containers.life import Containers
+from scheduler.containers.registry import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
+from scheduler.containers.terminator import Terminator
 from scheduler.core.events import PolicyChanged, Refused
 from scheduler.engines.base import EngineAway, EngineError
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
 from scheduler.store import pending_placements
 from web.errors import Problem
@@ -49,7 +49,7 @@ class Actions:
     launcher: Launcher
     dispatcher: Dispatcher | None
     steering: Steering
-    ender: Ender
+    ender: Terminator
     removal: Removal
     set_mode: Callable[[str, str], Awaitable[str]]
 
@@ -102,8 +102,8 @@ class Commands:
         container = str(command.container_id or "")
         before, calls_off = self._last.get(container), False
         if command.kind == CommandKind.KILL:
-            tenant = self._containers.find(container)
-            if tenant is not None and tenant.started_at is not None:
+            live = self._containers.find(container)
+            if live is not None and live.started_at is not None:
                 before = None  # it is told as started already: it is ended like any other
             elif launching := self._launching.pop(container, None):
                 self._launcher.call_off(container, f"Killed {_for_whom(command)}")
@@ -260,44 +260,44 @@ class Commands:
             self._left.add(id_)
             raise
 
-    async def _steer(self, row: Container, tenant: Tenant, command: Command) -> str:
+    async def _steer(self, row: Container, live: LiveContainer, command: Command) -> str:
         arguments = command.arguments
         match command.kind:
             case CommandKind.PAUSE:
-                if arguments.get("while_idle") and not (tenant.idle or tenant.paused):
+                if arguments.get("while_idle") and not (live.idle or live.paused):
                     raise Problem("not_idle", f'"{row.name}" computes again. It was not paused.', 409)
                 free, why = bool(arguments.get("free_memory")), f"Paused {_for_whom(command)}"
-                paused = free and await self._was_paused(tenant, command)
-                return await self._steering.pause(tenant, free_memory=free, why=why, was_paused=paused)
+                paused = free and await self._was_paused(live, command)
+                return await self._steering.pause(live, free_memory=free, why=why, was_paused=paused)
             case CommandKind.RESUME:
-                return await self._steering.resume(tenant)
+                return await self._steering.resume(live)
             case CommandKind.KILL:
                 reason = f"Killed {_for_whom(command)}"
-                await self._ender.end(tenant, grace=float(arguments.get("grace") or 0), reason=reason)
+                await self._ender.end(live, grace=float(arguments.get("grace") or 0), reason=reason)
                 return "The container has ended."
             case CommandKind.CHANGE:
-                await self._steering.change(row, tenant, arguments)
+                await self._steering.change(row, live, arguments)
                 return "It was changed."
         raise Problem("unknown_command", f"The scheduler knows no command {command.kind}.", 400)
 
-    async def _was_paused(self, tenant: Tenant, command: Command) -> bool:
+    async def _was_paused(self, live: LiveContainer, command: Command) -> bool:
         """Noted before it is thawed to have its memory moved: only here it is to be found then."""
-        if tenant.paused and not command.result:
+        if live.paused and not command.result:
             self._store.command(command.pk, result={"was_paused": True})
             await self._store.durable()
-        return tenant.paused or bool(command.result)
+        return live.paused or bool(command.result)
 
-    def _find(self, row: Container) -> Tenant | None:
-        tenant = self._containers.find(str(row.pk))
-        return None if tenant is None or tenant.finished or tenant.started_at is None else tenant
+    def _find(self, row: Container) -> LiveContainer | None:
+        live = self._containers.find(str(row.pk))
+        return None if live is None or live.finished or live.started_at is None else live
 
-    def _living(self, row: Container) -> Tenant:
-        if (tenant := self._find(row)) is None:
+    def _living(self, row: Container) -> LiveContainer:
+        if (live := self._find(row)) is None:
             if self._dispatcher and self._dispatcher.has(row):
                 message = f'"{row.name}" waits for a node of the Swarm. It can only be killed until it runs.'
                 raise Problem("not_running", message, 409)
             raise Problem("container_ended", f'"{row.name}" has ended.', 409)
-        return tenant
+        return live
 
     def _decided(self, refused: Refused | None) -> None:
         if refused is not None:

@@ -11,8 +11,8 @@ done, and what came of it is written. Where what is meant stands, and until when
 So there is no list of intents beside the records: an open command, or a row that says one thing and not yet the other,
 is one. A new scheduler asks three: the rows (what is meant), the engine (what is so), the lease pages (what is held).
 It never asks whether somebody had come to write that he was done. Every act can be done twice: commands are carried out
-again, kills go on (ending.py), what was to be removed is removed (leftovers.py), and the answer to a command that an
-earlier scheduler had begun is the same as if it had lived.
+again, kills go on (terminator.py), what was to be removed is removed (garbage_collection.py), and the answer to a
+command that an earlier scheduler had begun is the same as if it had lived.
 
 It is a transaction and not a file of its own. A synced file would be faster (0.6 ms against 2 on a quiet machine of two
 cores, benchmarks/intents.py), but only a kill and a removal wait for it: a launch has its transaction anyway, the one
@@ -22,7 +22,7 @@ begun.
 
 from __future__ import annotations
 
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 from web.models import Command, Container
 
@@ -31,16 +31,16 @@ class Intents:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def kill(self, tenant: Tenant, reason: str) -> None:
+    def kill(self, live: LiveContainer, reason: str) -> None:
         """From now on it is to end; the first reason stays. Nothing may be done about it before `durable`."""
-        if not tenant.killed:
-            tenant.killed, tenant.reason = True, reason
-            self._store.container(tenant.id, kill_requested_at=self._store.clocks.now(tenant.id), reason=reason[:500])
-            self._store.event("killed", tenant.id, detail=reason)
+        if not live.killed:
+            live.killed, live.reason = True, reason
+            self._store.container(live.id, kill_requested_at=self._store.clocks.now(live.id), reason=reason[:500])
+            self._store.event("killed", live.id, detail=reason)
 
-    async def pause(self, tenant: Tenant, note: str) -> None:
+    async def pause(self, live: LiveContainer, note: str) -> None:
         """Has it paused by a command of the appliance's own, if it is idle still then. Raises DatabaseError."""
-        await self._store.write(_pause, tenant.id, note)
+        await self._store.write(_pause, live.id, note)
 
     async def durable(self) -> None:
         """Returns once all that was told so far is in the database. Raises DatabaseError."""

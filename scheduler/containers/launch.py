@@ -15,11 +15,11 @@ from scheduler import clock
 from scheduler.containers import placement
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.intents import Intents, was_called_off
-from scheduler.containers.life import Containers, as_problem, as_tenant
+from scheduler.containers.registry import Containers, as_live_container, as_problem
 from scheduler.engines.asked import Asked
 from scheduler.engines.base import EngineAway, EngineError, Launch, Progress
-from scheduler.engines.outfit import said_of_memory
-from scheduler.sessions.tenants import Tenant
+from scheduler.engines.runtime_environment import said_of_memory
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.logs import ById
@@ -53,8 +53,8 @@ class Launcher:
         except asyncio.CancelledError:
             raise  # the scheduler stops: the same launch is taken up again at its next start
         except EngineAway:  # the engine may have done it all the same, or yet do it: see `let_go`
-            if tenant := self._containers.find(str(row.pk)):
-                tenant.called_off = True
+            if live := self._containers.find(str(row.pk)):
+                live.called_off = True
             raise
         except BaseException:
             self._forget(str(row.pk))
@@ -67,22 +67,22 @@ class Launcher:
             raise Problem("not_supported", NO_RESTART, 400, "restart")
         # A scheduler that died over this launch may have started it, with the GPUs that it had promised.
         promised = await self._store.promises.made(row)
-        tenant = as_tenant(row, promised or await self._place(row, progress))
-        if refused := self._containers.admit(row, tenant):
+        live = as_live_container(row, promised or await self._place(row, progress))
+        if refused := self._containers.admit(row, live):
             raise as_problem(refused)
         if not promised:
             # A quota by label is known only now, so the owner's allowance is looked at only now, too.
             by_label = row.gpu_memory is None
-            await self._store.promises.make(row, tenant.quota, within_allowance=by_label, admitted=True)
-        socket_dir = self._server.listen(tenant.id)
-        sighting = await self._engine.launch(self._launch(row, tenant, socket_dir), progress)
-        self._store.container(tenant.id, engine=self._engine.name)
-        self._containers.seen(sighting)
+            await self._store.promises.make(row, live.quota, within_allowance=by_label, admitted=True)
+        socket_dir = self._server.listen(live.id)
+        status = await self._engine.launch(self._launch(row, live, socket_dir), progress)
+        self._store.container(live.id, engine=self._engine.name)
+        self._containers.seen(status)
         if row.interactive or row.tty:
             try:
-                await self._consoles.hold(tenant.id, sighting.engine_id)
+                await self._consoles.hold(live.id, status.engine_id)
             except (EngineError, OSError) as error:  # it runs, and can be attached to later
-                log.warning("container %s: its console: %s", tenant, error)
+                log.warning("container %s: its console: %s", live, error)
 
     async def _place(self, row: Container, progress: Progress | None) -> dict[str, int]:
         """Bytes of quota on each of the GPUs that it gets."""
@@ -91,21 +91,21 @@ class Launcher:
         gpus = sorted(gpus, key=lambda gpu: card.index if (card := self._gpus.cards.get(gpu)) else -1)
         return dict.fromkeys(gpus, size)
 
-    def _launch(self, row: Container, tenant: Tenant, socket_dir: Path) -> Launch:
-        smallest = min(tenant.quota, key=lambda gpu: tenant.quota[gpu])
-        said = said_of_memory(tenant.quota[smallest], self._gpus.cards[smallest].total)
+    def _launch(self, row: Container, live: LiveContainer, socket_dir: Path) -> Launch:
+        smallest = min(live.quota, key=lambda gpu: live.quota[gpu])
+        said = said_of_memory(live.quota[smallest], self._gpus.cards[smallest].total)
         return Launch(
-            gpus=list(tenant.quota),
+            gpus=list(live.quota),
             socket_dir=socket_dir,
-            log_path=self._logs / f"{tenant.id}.log",
+            log_path=self._logs / f"{live.id}.log",
             **asked_of(row) | {"environment": {**row.environment, **said}},
         )
 
     def call_off(self, id_: str, reason: str) -> None:
         """It is to come to nothing; `abort` sees to that."""
-        if tenant := self._broker.tenants.get(id_):
-            tenant.called_off = True
-            self._intents.kill(tenant, reason)
+        if live := self._broker.live_containers.get(id_):
+            live.called_off = True
+            self._intents.kill(live, reason)
         else:
             self._store.container(id_, kill_requested_at=clock.now(), reason=reason[:500])
 
@@ -120,16 +120,19 @@ class Launcher:
     async def clear_away(self, id_: str) -> None:
         """The same of one of which it is durable already that it is not to run."""
         try:
-            for sighting in await self._engine.sightings():
-                if sighting.id == id_:
-                    await self._engine.kill(sighting.engine_id)
-                    with contextlib.suppress(EngineError):  # its output, say, is still being copied: leftovers.py
-                        await self._engine.remove(sighting.engine_id)
+            for status in await self._engine.statuses():
+                if status.id == id_:
+                    await self._engine.kill(status.engine_id)
+                    with contextlib.suppress(
+                        EngineError
+                    ):  # its output, say, is still being copied: garbage_collection.py
+                        await self._engine.remove(status.engine_id)
         finally:
             self._forget(id_)
 
     async def let_go(self, id_: str) -> None:
-        """Its launch was refused although it may run, or come to run. What comes of it leftovers.py clears away."""
+        """Its launch was refused although it may run, or come to run. What comes of it garbage_collection.py clears
+        away."""
         await self._durable(id_)
         self.let_go_of.add(id_)
         self._forget(id_)
@@ -144,8 +147,8 @@ class Launcher:
 
     def _forget(self, id_: str) -> None:
         """It was never started, as far as anybody was told."""
-        if tenant := self._containers.find(id_):
-            self._containers.forget(tenant)
+        if live := self._containers.find(id_):
+            self._containers.forget(live)
         else:
             self._server.shut(id_)  # which an earlier scheduler may have opened for this launch
 

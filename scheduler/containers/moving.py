@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from scheduler import clock
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
-from scheduler.sessions.tenants import Session, Tenant
+from scheduler.sessions.live_containers import LiveContainer, Session
 from shim.binding import Sharing
 
 LOCK_SECONDS = 30.0  # in which what the processes of a container have given to their cards must be done
@@ -37,13 +37,13 @@ SHARED_AS = {
 }
 
 
-def why_it_stays(tenant: Tenant) -> str:
+def why_it_stays(live: LiveContainer) -> str:
     """Why the GPU memory of this container must not be moved to host memory; empty if nothing is known against it.
 
     THE rule for everything that moves memory. Its evidence is in the lease pages, so a new scheduler knows it too.
     A driver takes shared memory out without an error and refuses to bring it back (error 801; H100, driver 580).
     """
-    for session in tenant.sessions.values():
+    for session in live.sessions.values():
         if not session.ended and (shared := session.page.shared):
             how = ", ".join(words for kind, words in SHARED_AS.items() if kind in shared)
             return (

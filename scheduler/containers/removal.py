@@ -26,14 +26,14 @@ class Removal:
         """Raises EngineError or DatabaseError."""
         id_ = str(row.pk)
         # Which container this is, the engine says: whoever writes the database could name any in the row.
-        seen = {each.id: each.engine_id for each in await self._engine.sightings()} if row.engine_id else {}
+        seen = {each.id: each.engine_id for each in await self._engine.statuses()} if row.engine_id else {}
         if id_ in seen:
             await self._remove(id_, seen[id_])
         else:
             self._store.container(id_, removed_at=clock.now())
 
     def begin(self, id_: str, engine_id: str) -> None:
-        """Of one that was to be removed when done. If it fails it is tried again (leftovers.py)."""
+        """Of one that was to be removed when done. If it fails it is tried again (garbage_collection.py)."""
         task = asyncio.create_task(self._remove_quietly(id_, engine_id))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)

@@ -9,11 +9,11 @@ from typing import Any
 from django.db import Error
 
 from scheduler.card.turns import TurnPlayer
-from scheduler.containers.life import Containers, as_problem
+from scheduler.containers.registry import Containers, as_problem
 from scheduler.containers.swapping import Swapping
 from scheduler.core.events import PriorityChanged
-from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
-from scheduler.sessions.tenants import Tenant
+from scheduler.engines.base import Condition, EngineAway, EngineError, Status
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.models import Container
@@ -38,116 +38,118 @@ class Steering:
         containers: Containers,
         swapping: Swapping,
         turns: TurnPlayer,
-        share_changed: Callable[[Tenant], None],
+        share_changed: Callable[[LiveContainer], None],
     ) -> None:
         self._engine, self._store = shared.engine, shared.store
         self._broker, self._roster = shared.broker, shared.roster
         self._containers, self._swapping, self._turns = containers, swapping, turns
         self.share_changed = share_changed
 
-    async def pause(self, tenant: Tenant, *, free_memory: bool = False, why: str = "", was_paused: bool = False) -> str:
+    async def pause(
+        self, live: LiveContainer, *, free_memory: bool = False, why: str = "", was_paused: bool = False
+    ) -> str:
         """Freezes it; with `free_memory` what it has on its cards goes to host memory first. A sentence on that.
 
         `was_paused`: before an earlier scheduler began with this; it is so again if this is refused.
         """
-        was_paused, freed = was_paused or tenant.paused, ""
-        self._hold(tenant, True)  # before it is done: one that is being frozen cannot be preempted
+        was_paused, freed = was_paused or live.paused, ""
+        self._hold(live, True)  # before it is done: one that is being frozen cannot be preempted
         try:
-            await self._swapping.await_move(tenant)
+            await self._swapping.await_move(live)
             try:
-                if free_memory or tenant.swap:
-                    if tenant.paused and not tenant.swap:
-                        await self._thaw(tenant)  # a frozen process cannot move its memory
-                    freed = " " + await self._swapping.out(tenant, why)
+                if free_memory or live.swap:
+                    if live.paused and not live.swap:
+                        await self._thaw(live)  # a frozen process cannot move its memory
+                    freed = " " + await self._swapping.out(live, why)
             except Exception:
                 if was_paused:
-                    await self._freeze(tenant)
+                    await self._freeze(live)
                 raise
-            await self._freeze(tenant)
+            await self._freeze(live)
         finally:
-            self._hold(tenant, False)
+            self._hold(live, False)
         return f"It is paused.{freed}"
 
-    def _hold(self, tenant: Tenant, on: bool) -> None:
-        tenant.pausing = on
-        self._broker.update_paused(tenant)
+    def _hold(self, live: LiveContainer, on: bool) -> None:
+        live.pausing = on
+        self._broker.update_paused(live)
 
-    async def _freeze(self, tenant: Tenant) -> None:
-        async with self._turns.away(tenant.id, "freezing"):  # a frozen process cannot be let go
-            if not tenant.killed:
-                await self._bring_about(Condition.PAUSED, tenant, self._engine.pause)
-                if tenant.killed:  # meanwhile; its own thaw may have been too early
+    async def _freeze(self, live: LiveContainer) -> None:
+        async with self._turns.away(live.id, "freezing"):  # a frozen process cannot be let go
+            if not live.killed:
+                await self._bring_about(Condition.PAUSED, live, self._engine.pause)
+                if live.killed:  # meanwhile; its own thaw may have been too early
                     with contextlib.suppress(EngineError):
-                        await self._engine.resume(tenant.engine_id)
-            if tenant.killed:  # in its grace it is to run
-                raise EngineError(f'"{tenant.name}" is being ended.')
-            self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
-            self.share_changed(tenant)
+                        await self._engine.resume(live.engine_id)
+            if live.killed:  # in its grace it is to run
+                raise EngineError(f'"{live.name}" is being ended.')
+            self._containers.seen(Status(live.id, live.engine_id, Condition.PAUSED))
+            self.share_changed(live)
 
-    async def _thaw(self, tenant: Tenant) -> None:
-        await self._bring_about(Condition.RUNNING, tenant, self._engine.resume)
-        self._containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.RUNNING))
-        self.share_changed(tenant)
+    async def _thaw(self, live: LiveContainer) -> None:
+        await self._bring_about(Condition.RUNNING, live, self._engine.resume)
+        self._containers.seen(Status(live.id, live.engine_id, Condition.RUNNING))
+        self.share_changed(live)
 
-    async def _bring_about(self, wanted: Condition, tenant: Tenant, act: Callable[[str], Awaitable[None]]) -> None:
+    async def _bring_about(self, wanted: Condition, live: LiveContainer, act: Callable[[str], Awaitable[None]]) -> None:
         """An engine that answers too late may have done it all the same: what is seen then is the answer."""
         try:
-            await act(tenant.engine_id)
+            await act(live.engine_id)
         except EngineAway as error:
             try:
-                sightings = await self._engine.sightings()
+                statuses = await self._engine.statuses()
             except EngineError:
                 raise EngineAway(f"{error} {MAYBE[wanted]}") from error
-            if not any(each.id == tenant.id and each.condition is wanted for each in sightings):
+            if not any(each.id == live.id and each.condition is wanted for each in statuses):
                 raise
 
-    async def resume(self, tenant: Tenant) -> str:
+    async def resume(self, live: LiveContainer) -> str:
         """Lets it go on: at once, or when there is room for what was swapped out."""
-        failed = tenant.not_restored
-        if tenant.paused or not tenant.swap:  # what gave way is not frozen
-            await self._thaw(tenant)
-        await self._swapping.await_move(tenant)
-        self._swapping.resume(tenant)
+        failed = live.not_restored
+        if live.paused or not live.swap:  # what gave way is not frozen
+            await self._thaw(live)
+        await self._swapping.await_move(live)
+        self._swapping.resume(live)
         if failed:
             return f"Its GPU memory is brought back once more, if the driver can do it now. Before: {failed}"
-        return "It goes on as soon as its memory is back on its card." if tenant.swap else "It goes on."
+        return "It goes on as soon as its memory is back on its card." if live.swap else "It goes on."
 
-    async def change(self, row: Container, tenant: Tenant, settings: Mapping[str, Any]) -> None:
+    async def change(self, row: Container, live: LiveContainer, settings: Mapping[str, Any]) -> None:
         """Another quota (`gpu_memory`, bytes on each GPU), `priority`, `compute_weight` or `compute_limit` (percent).
 
         What is refused leaves them as they were.
         """
         if (size := settings.get("gpu_memory")) is not None:
-            await self._change_quota(row, tenant, size)
+            await self._change_quota(row, live, size)
         if (priority := settings.get("priority")) is not None and (
-            refused := self._broker.ask(PriorityChanged(self._broker.now(), tenant.id, priority))
+            refused := self._broker.ask(PriorityChanged(self._broker.now(), live.id, priority))
         ):
             raise as_problem(refused, field="priority")
         if share := {name: settings[name] for name in SHARE if name in settings}:
             for name, value in share.items():
-                setattr(tenant, name, value)
-            self._store.container(tenant.id, **share)
-            self.share_changed(tenant)
+                setattr(live, name, value)
+            self._store.container(live.id, **share)
+            self.share_changed(live)
 
-    async def _change_quota(self, row: Container, tenant: Tenant, size: int) -> None:
-        self._engine.require_within(tenant.id, size)
-        before, wanted = dict(tenant.quota), dict.fromkeys(tenant.quota, size)
+    async def _change_quota(self, row: Container, live: LiveContainer, size: int) -> None:
+        self._engine.require_within(live.id, size)
+        before, wanted = dict(live.quota), dict.fromkeys(live.quota, size)
         try:
             if size > min(before.values(), default=size):
                 # Looked at when it was asked for, too, but something else may have been given to the owner since.
                 await self._store.promises.make(row, wanted, within_allowance=True)
-            self._change_if_it_lives(row, tenant, wanted)
+            self._change_if_it_lives(row, live, wanted)
         except (Problem, Error):
             for gpu, quota in before.items():
-                self._store.claim(tenant.id, gpu, quota=quota)
+                self._store.claim(live.id, gpu, quota=quota)
             raise
-        self._store.container(tenant.id, gpu_memory=size)
+        self._store.container(live.id, gpu_memory=size)
         for gpu, quota in before.items():
-            self._store.claim(tenant.id, gpu, quota=size)
-            self._store.event("quota", tenant.id, gpu=gpu, size=size, detail=f"{quota} to {size} bytes")
+            self._store.claim(live.id, gpu, quota=size)
+            self._store.event("quota", live.id, gpu=gpu, size=size, detail=f"{quota} to {size} bytes")
 
-    def _change_if_it_lives(self, row: Container, tenant: Tenant, wanted: Mapping[str, int]) -> None:
-        if tenant.finished:
+    def _change_if_it_lives(self, row: Container, live: LiveContainer, wanted: Mapping[str, int]) -> None:
+        if live.finished:
             raise Problem("container_ended", f'"{row.name}" has ended.', 409)
-        if refused := self._roster.change_quota(tenant, wanted):
+        if refused := self._roster.change_quota(live, wanted):
             raise as_problem(refused, field="gpu_memory")

@@ -29,7 +29,7 @@ from scheduler import clock
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.card.speeds import Speeds
 from scheduler.card.turns import TurnPlayer
-from scheduler.containers import room
+from scheduler.containers import host_memory_budget
 from scheduler.containers.moving import Mover, why_it_stays
 from scheduler.core import moves
 from scheduler.core.admission import size
@@ -37,7 +37,7 @@ from scheduler.core.events import STAYS, ActivityDetected, CameBack, Movable, Mo
 from scheduler.core.moves import Action
 from scheduler.core.state import Mode, Stage
 from scheduler.engines.base import EngineError
-from scheduler.sessions.tenants import Session, Tenant
+from scheduler.sessions.live_containers import LiveContainer, Session
 from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.models import Command, GaveWay, Swap
@@ -65,15 +65,15 @@ class Swapping:
         shared: SharedParts,
         card: CardHelper,
         turns: TurnPlayer,
-        end: Callable[[Tenant, str], Awaitable[None]],
+        end: Callable[[LiveContainer, str], Awaitable[None]],
         moved: Callable[[], None],
     ) -> None:
         self._engine, self._broker, self._store = shared.engine, shared.broker, shared.store
         self._card, self._mover, self._turns, self._end = card, Mover(card), turns, end
         asked: int | None = settings.GPUSHARE_SWAP_MEMORY
-        self.budget = room.available() // 2 if asked is None else asked
+        self.budget = host_memory_budget.available() // 2 if asked is None else asked
         self.speeds, self.moved = Speeds({}), moved
-        self._transfer = asyncio.Lock()  # taken after `Tenant.moving`
+        self._transfer = asyncio.Lock()  # taken after `LiveContainer.moving`
         self._under_way: set[asyncio.Task[None]] = set()
         self._due: dict[str, asyncio.TimerHandle] = {}  # container → when it is settled next
         self.why_not = "The scheduler is starting."
@@ -93,12 +93,12 @@ class Swapping:
         """
         commands = await self._store.records.commands()
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.PAUSE}
-        for tenant in [tenant for tenant in self._broker.tenants.values() if tenant.swap]:
-            tenant.raised = True
-            for session in tenant.sessions.values():
+        for live in [live for live in self._broker.live_containers.values() if live.swap]:
+            live.raised = True
+            for session in live.sessions.values():
                 session.stopped = True  # for all that is known
-            if not (tenant.is_out and tenant.id in by_command):
-                self._begin(self._settle(tenant))
+            if not (live.is_out and live.id in by_command):
+                self._begin(self._settle(live))
 
     async def close(self) -> None:
         for due in self._due.values():
@@ -110,146 +110,146 @@ class Swapping:
 
     # ---- asked for ----
 
-    async def out(self, tenant: Tenant, why: str) -> str:
+    async def out(self, live: LiveContainer, why: str) -> str:
         """For a person. Returns a sentence on what came free. Raises Problem, and nothing has changed."""
-        await self.await_move(tenant)
-        if not tenant.swap:
-            if not _holders(tenant):
+        await self.await_move(live)
+        if not live.swap:
+            if not _holders(live):
                 return "It held no GPU memory."
-            async with tenant.moving, self._transfer:
-                if not tenant.swap:  # else it was preempted while this one waited for its turn
-                    return await self._move_out(tenant, why)
-        if not tenant.is_out:
-            why = tenant.not_restored or "Its GPU memory is just being moved. Try again in a moment."
+            async with live.moving, self._transfer:
+                if not live.swap:  # else it was preempted while this one waited for its turn
+                    return await self._move_out(live, why)
+        if not live.is_out:
+            why = live.not_restored or "Its GPU memory is just being moved. Try again in a moment."
             raise Problem("swapping", why, 409)
-        self._broker.swapped_out(tenant)  # it may wait to come back, or for its turn: that is called off
-        self._keep_out(tenant)
+        self._broker.swapped_out(live)  # it may wait to come back, or for its turn: that is called off
+        self._keep_out(live)
         return "Its GPU memory is in host memory already."
 
-    async def await_move(self, tenant: Tenant) -> None:
+    async def await_move(self, live: LiveContainer) -> None:
         """Where it is preempted, or what an earlier scheduler had begun is undone: returns when that has an end."""
-        if tenant.swap == Swap.LEAVING:
-            async with tenant.moving:
+        if live.swap == Swap.LEAVING:
+            async with live.moving:
                 pass
 
-    def _keep_out(self, tenant: Tenant) -> None:
+    def _keep_out(self, live: LiveContainer) -> None:
         """A person decides on it from now on: it does not come back, or stay out, for what it computes itself."""
-        tenant.gave_way = ""
-        self._store.container(tenant.id, gave_way="", gave_way_to="")
+        live.gave_way = ""
+        self._store.container(live.id, gave_way="", gave_way_to="")
 
     def preempt(self, told: Preempt) -> None:
         self._begin(self._preempt(told))
 
     def swap_in(self, container: str) -> None:
         """There is room for all that it had."""
-        self._begin(self._settle(self._broker.tenants[container]))
+        self._begin(self._settle(self._broker.live_containers[container]))
 
     async def _preempt(self, told: Preempt) -> None:
-        tenant, whom = self._broker.tenants[told.container], self._broker.tenants.get(told.whom)
+        live, whom = self._broker.live_containers[told.container], self._broker.live_containers.get(told.whom)
         name = whom.name if whom else ""
-        async with tenant.moving, self._transfer:
-            if tenant.swap or tenant.finished or tenant.killed:
+        async with live.moving, self._transfer:
+            if live.swap or live.finished or live.killed:
                 return  # a person was faster, and what became of that is told
             try:
-                if tenant.is_held:
+                if live.is_held:
                     raise Problem("paused", "It was paused meanwhile.", 409)
-                await self._move_out(tenant, f'{GaveWay(told.why.value).told} "{name}".', told.why.value, name)
+                await self._move_out(live, f'{GaveWay(told.why.value).told} "{name}".', told.why.value, name)
             except (Problem, OSError) as problem:
-                if not (tenant.finished or tenant.killed):
-                    log.warning("container %s was not preempted: %s", tenant, problem)
-                    self._store.event("not_moved", tenant.id, detail=f'It was to give way to "{name}". {problem}')
-                core = self._broker.state.containers.get(tenant.id)
+                if not (live.finished or live.killed):
+                    log.warning("container %s was not preempted: %s", live, problem)
+                    self._store.event("not_moved", live.id, detail=f'It was to give way to "{name}". {problem}')
+                core = self._broker.state.containers.get(live.id)
                 if core is not None and core.stage is Stage.LEAVING:  # it was not even begun
-                    self._broker.tell(NotMoved(self._broker.now(), tenant.id))
+                    self._broker.tell(NotMoved(self._broker.now(), live.id))
 
-    def resume(self, tenant: Tenant) -> None:
+    def resume(self, live: LiveContainer) -> None:
         """For a person; a next scheduler goes on with it. What could not be restored is tried once more."""
-        if tenant.not_restored:
-            tenant.not_restored = ""
-            self._store.container(tenant.id, not_restored="")
-        if tenant.is_out and tenant.gave_way:
-            self._keep_out(tenant)
-        self._broker.update_paused(tenant)
-        self._begin(self._settle(tenant))
+        if live.not_restored:
+            live.not_restored = ""
+            self._store.container(live.id, not_restored="")
+        if live.is_out and live.gave_way:
+            self._keep_out(live)
+        self._broker.update_paused(live)
+        self._begin(self._settle(live))
 
-    def found_late(self, tenant: Tenant, session: Session) -> None:
+    def found_late(self, live: LiveContainer, session: Session) -> None:
         """By a take-over that could look at it only after its start: what was begun on it is brought to its end."""
         if self.why_not:
             return
         session.stopped = True
-        if tenant.is_out:
-            self._broker.swapped_out(tenant)
-        self._begin(self._settle(tenant))
+        if live.is_out:
+            self._broker.swapped_out(live)
+        self._begin(self._settle(live))
 
     def look(self) -> None:
         """Says which containers cannot be moved, and why, as soon as their lease pages do."""
-        for tenant in self._broker.tenants.values():
-            why, known = why_it_stays(tenant), self._broker.state.containers.get(tenant.id)
-            if why != tenant.cannot_move:
-                tenant.cannot_move = why
-                self._store.container(tenant.id, cannot_move=why)
+        for live in self._broker.live_containers.values():
+            why, known = why_it_stays(live), self._broker.state.containers.get(live.id)
+            if why != live.cannot_move:
+                live.cannot_move = why
+                self._store.container(live.id, cannot_move=why)
             if known is not None and known.movable is bool(why):
-                self._broker.tell(Movable(self._broker.now(), tenant.id, not why))
+                self._broker.tell(Movable(self._broker.now(), live.id, not why))
 
     # ---- out ----
 
-    async def _move_out(self, tenant: Tenant, why: str, gave_way: str = "", gave_way_to: str = "") -> str:
+    async def _move_out(self, live: LiveContainer, why: str, gave_way: str = "", gave_way_to: str = "") -> str:
         """In its turn. Returns a sentence on what came free. Raises Problem, and nothing has changed, or will have."""
-        if stays := self.why_not or why_it_stays(tenant):
+        if stays := self.why_not or why_it_stays(live):
             raise Problem("cannot_swap", f"Its GPU memory cannot be freed: {stays}", 409)
-        tenants, left = self._broker.tenants.values(), self._engine.memory_left()
-        room.require(tenant, tenants, self.budget, left, by_owner=not gave_way)
+        live_containers, left = self._broker.live_containers.values(), self._engine.memory_left()
+        host_memory_budget.require(live, live_containers, self.budget, left, by_owner=not gave_way)
         begun = clock.monotonic()
         # From here on none of its processes gets more, so nobody but these holds anything when they are out.
-        self._broker.tell(MoveBegun(self._broker.now(), tenant.id))
-        for gpu in tenant.quota:
-            self._broker.collect_idle(tenant, gpu)
-        sessions = _holders(tenant)
-        await self._stage(tenant, Swap.LEAVING)
+        self._broker.tell(MoveBegun(self._broker.now(), live.id))
+        for gpu in live.quota:
+            self._broker.collect_idle(live, gpu)
+        sessions = _holders(live)
+        await self._stage(live, Swap.LEAVING)
         try:
-            if not await self._turns.settled(tenant.id):  # who is let go within a checkpoint does not survive it
+            if not await self._turns.settled(live.id):  # who is let go within a checkpoint does not survive it
                 raise CardError(Why.HUNG, 0, "It does not answer, and is still stopped for its turn.")
-            tenant.raised = True
-            await self._engine.add_memory(tenant.engine_id, sum(tenant.granted(gpu) for gpu in tenant.quota))
+            live.raised = True
+            await self._engine.add_memory(live.engine_id, sum(live.granted(gpu) for gpu in live.quota))
             await self._mover.stop(sessions)
             await self._mover.have_answers(sessions)
-            if stays := why_it_stays(tenant):  # since it was looked at; now its processes are locked
+            if stays := why_it_stays(live):  # since it was looked at; now its processes are locked
                 raise EngineError(stays)
-            for gpu in tenant.quota:
-                self._broker.collect_idle(tenant, gpu)
+            for gpu in live.quota:
+                self._broker.collect_idle(live, gpu)
             for session in sessions:
                 await self._mover.out(session)
-            if tenant.killed:  # while it has time to end, what it has to save may be on its cards
-                raise EngineError(f'"{tenant.name}" is being ended.')
+            if live.killed:  # while it has time to end, what it has to save may be on its cards
+                raise EngineError(f'"{live.name}" is being ended.')
         except Exception as error:
             if not isinstance(error, CardError | EngineError):
-                log.exception("container %s is not moved", tenant)
-            tenant.stays = _stays(tenant, error)
-            await self._bring_back(tenant, await self._mover.await_answers(_stopped(tenant), ANSWERS_WITHIN))
+                log.exception("container %s is not moved", live)
+            live.stays = _stays(live, error)
+            await self._bring_back(live, await self._mover.await_answers(_stopped(live), ANSWERS_WITHIN))
             raise Problem("cannot_swap", f"Its GPU memory could not be freed: {error}", 409) from error
-        if tenant.finished:
-            raise Problem("container_ended", f'"{tenant.name}" has ended.', 409)
-        seconds, leased = clock.monotonic() - begun, {gpu: tenant.granted(gpu) for gpu in tenant.quota}
+        if live.finished:
+            raise Problem("container_ended", f'"{live.name}" has ended.', 409)
+        seconds, leased = clock.monotonic() - begun, {gpu: live.granted(gpu) for gpu in live.quota}
         for gpu in leased:
-            tenant.note_peak(gpu)
-        self._moved(tenant, "swapped_out", leased, seconds, why)
-        self._store.container(tenant.id, gave_way=gave_way, gave_way_to=gave_way_to)
-        tenant.gave_way, tenant.unanswered, tenant.was_out = gave_way, 0, True
-        await self._is_out(tenant)
+            live.note_peak(gpu)
+        self._moved(live, "swapped_out", leased, seconds, why)
+        self._store.container(live.id, gave_way=gave_way, gave_way_to=gave_way_to)
+        live.gave_way, live.unanswered, live.was_out = gave_way, 0, True
+        await self._is_out(live)
         return f"{size(sum(leased.values()))} of GPU memory came free in {clock.monotonic() - begun:.1f} s."
 
-    async def _is_out(self, tenant: Tenant) -> None:
-        held, began = sum(tenant.granted(gpu) for gpu in tenant.quota), tenant.swap == Swap.LEAVING
-        since = {"swapped_at": self._store.clocks.now(tenant.id)} if began else {}
-        self._store.container(tenant.id, swapped=held, **since)
-        await self._stage(tenant, Swap.OUT)
-        self._broker.swapped_out(tenant)
-        self._free(tenant)
+    async def _is_out(self, live: LiveContainer) -> None:
+        held, began = sum(live.granted(gpu) for gpu in live.quota), live.swap == Swap.LEAVING
+        since = {"swapped_at": self._store.clocks.now(live.id)} if began else {}
+        self._store.container(live.id, swapped=held, **since)
+        await self._stage(live, Swap.OUT)
+        self._broker.swapped_out(live)
+        self._free(live)
 
-    def _free(self, tenant: Tenant) -> None:
+    def _free(self, live: LiveContainer) -> None:
         """Of what was begun on it nothing is left."""
-        tenant.stuck, tenant.stays, tenant.silent_since = False, 0.0, None
-        self._broker.update_paused(tenant)
+        live.stuck, live.stays, live.silent_since = False, 0.0, None
+        self._broker.update_paused(live)
 
     # ---- what is begun comes to its end ----
 
@@ -258,172 +258,172 @@ class Swapping:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    def _later(self, tenant: Tenant, after: float = AGAIN) -> None:
-        if due := self._due.get(tenant.id):
+    def _later(self, live: LiveContainer, after: float = AGAIN) -> None:
+        if due := self._due.get(live.id):
             due.cancel()
         loop = asyncio.get_running_loop()
-        self._due[tenant.id] = loop.call_later(after, lambda: self._begin(self._settle(tenant)))
+        self._due[live.id] = loop.call_later(after, lambda: self._begin(self._settle(live)))
 
-    def _next(self, tenant: Tenant) -> Action:
-        core = self._broker.state.containers.get(tenant.id)
+    def _next(self, live: LiveContainer) -> Action:
+        core = self._broker.state.containers.get(live.id)
         return moves.next_step(
-            Stage(tenant.swap),
-            over=tenant.finished or core is None,
+            Stage(live.swap),
+            over=live.finished or core is None,
             lent=core is not None and core.stage is Stage.COMING,
-            wanted=tenant.gave_way != Mode.IDLE or tenant.waited_since is not None,
-            held=tenant.is_held,
-            frozen=tenant.paused,
-            killed=tenant.killed,
-            given_up=bool(tenant.not_restored),
+            wanted=live.gave_way != Mode.IDLE or live.waited_since is not None,
+            held=live.is_held,
+            frozen=live.paused,
+            killed=live.killed,
+            given_up=bool(live.not_restored),
             unseen=bool(self._broker.unseen),
-            undone=tenant.raised or bool(_stopped(tenant)),
+            undone=live.raised or bool(_stopped(live)),
         )
 
-    async def _settle(self, tenant: Tenant) -> None:
+    async def _settle(self, live: LiveContainer) -> None:
         """The next step of one that is under nobody's hands, whatever it is found in."""
-        async with tenant.moving:
-            match self._next(tenant):
+        async with live.moving:
+            match self._next(live):
                 case Action.ASK_BACK:
-                    self._broker.swap_in(tenant, tenant.waited_since)
+                    self._broker.swap_in(live, live.waited_since)
                 case Action.CALL_OFF:
-                    self._broker.swapped_out(tenant)
+                    self._broker.swapped_out(live)
                 case Action.WAIT:
-                    tenant.silent_since = None
-                    self._later(tenant)
+                    live.silent_since = None
+                    self._later(live)
                 case Action.BRING_BACK | Action.LEND_TO_OTHERS as do:
                     silent: Mapping[int, CardError] = {}
-                    if do is Action.BRING_BACK and tenant.swap == Swap.LEAVING:  # others have their turn meanwhile
-                        silent = await self._mover.await_answers(_stopped(tenant))
+                    if do is Action.BRING_BACK and live.swap == Swap.LEAVING:  # others have their turn meanwhile
+                        silent = await self._mover.await_answers(_stopped(live))
                     async with self._transfer:
-                        now = self._next(tenant)
+                        now = self._next(live)
                         if now is not do:
-                            self._begin(self._settle(tenant))
+                            self._begin(self._settle(live))
                         elif do is Action.BRING_BACK:
-                            await self._bring_back(tenant, silent)
-                        elif await self._mover.are_out(list(tenant.sessions.values())):
-                            await self._is_out(tenant)
+                            await self._bring_back(live, silent)
+                        elif await self._mover.are_out(list(live.sessions.values())):
+                            await self._is_out(live)
 
-    async def _bring_back(self, tenant: Tenant, silent: Mapping[int, CardError]) -> None:
+    async def _bring_back(self, live: LiveContainer, silent: Mapping[int, CardError]) -> None:
         """In its turn: all of it that is away or stopped. Those that answer go on whatever the others do."""
-        begun, had = clock.monotonic(), {gpu: tenant.granted(gpu) for gpu in tenant.quota}
-        if tenant.is_out:
-            await self._stage(tenant, Swap.COMING)
-        elif not tenant.swap and _stopped(tenant):
-            self._turns.bar(tenant.id, "moving")
-            await self._turns.settled(tenant.id)
+        begun, had = clock.monotonic(), {gpu: live.granted(gpu) for gpu in live.quota}
+        if live.is_out:
+            await self._stage(live, Swap.COMING)
+        elif not live.swap and _stopped(live):
+            self._turns.bar(live.id, "moving")
+            await self._turns.settled(live.id)
         errors = list(silent.values())
-        for session in _stopped(tenant):
+        for session in _stopped(live):
             try:
                 if session.id not in silent:
                     await self._mover.back_in_turn(session, self._transfer)
             except CardError as error:
                 errors.append(error)
-                if tenant.swap == Swap.COMING:
+                if live.swap == Swap.COMING:
                     break
         if errors:
-            await self._not_yet(tenant, next((each for each in errors if each.is_final), errors[0]))
-        elif not tenant.finished:
-            await self._lower_memory(tenant)
-            was, stays = tenant.swap, tenant.stays
+            await self._not_yet(live, next((each for each in errors if each.is_final), errors[0]))
+        elif not live.finished:
+            await self._lower_memory(live)
+            was, stays = live.swap, live.stays
             if was == Swap.COMING:
-                why = "It computes again." if tenant.gave_way == Mode.IDLE else ""
-                self._moved(tenant, "swapped_in", had, clock.monotonic() - begun, why)
-                self._store.container(tenant.id, **NOT_SWAPPED)
-                tenant.gave_way = ""
-            await self._stage(tenant, "")
-            self._free(tenant)
+                why = "It computes again." if live.gave_way == Mode.IDLE else ""
+                self._moved(live, "swapped_in", had, clock.monotonic() - begun, why)
+                self._store.container(live.id, **NOT_SWAPPED)
+                live.gave_way = ""
+            await self._stage(live, "")
+            self._free(live)
             if was == Swap.LEAVING:
-                self._broker.tell(NotMoved(self._broker.now(), tenant.id, stays))
+                self._broker.tell(NotMoved(self._broker.now(), live.id, stays))
             elif was == Swap.COMING:
-                self._broker.tell(CameBack(self._broker.now(), tenant.id))
-                self._broker.tell(ActivityDetected(self._broker.now(), tenant.id))  # however long it was idle before
-                self._broker.changed(tenant.id)
+                self._broker.tell(CameBack(self._broker.now(), live.id))
+                self._broker.tell(ActivityDetected(self._broker.now(), live.id))  # however long it was idle before
+                self._broker.changed(live.id)
 
-    def _moved(self, tenant: Tenant, kind: str, sizes: Mapping[str, int], seconds: float, why: str) -> None:
+    def _moved(self, live: LiveContainer, kind: str, sizes: Mapping[str, int], seconds: float, why: str) -> None:
         """Writes down what was moved. `sizes`: bytes by GPU."""
         back = kind == "swapped_in"
         for gpu, moved in sizes.items():
             if moved:
-                tenant.told[gpu] = moved if back else 0
+                live.told[gpu] = moved if back else 0
                 self._store.event(
-                    kind, tenant.id, gpu=gpu, size=moved, used_after=tenant.told[gpu],
+                    kind, live.id, gpu=gpu, size=moved, used_after=live.told[gpu],
                     detail=f"{why} It took {seconds:.2f} s.".strip(),
                 )  # fmt: skip
         if back and not any(sizes.values()):
-            self._store.event(kind, tenant.id, detail="Its processes that had GPU memory have ended.")
-        self.speeds.note("back" if back else "out" if tenant.was_out else "first", sum(sizes.values()), seconds)
+            self._store.event(kind, live.id, detail="Its processes that had GPU memory have ended.")
+        self.speeds.note("back" if back else "out" if live.was_out else "first", sum(sizes.values()), seconds)
         self.moved()
 
-    async def _not_yet(self, tenant: Tenant, error: CardError) -> None:
+    async def _not_yet(self, live: LiveContainer, error: CardError) -> None:
         """It is stopped on its card or out of it, and is tried again, ever later where the driver does not answer.
 
         What it was lent it keeps: some of its processes may be back already. What is lost ends it; what the driver
         refuses to bring back is not waited for: its owner decides, and it is tried again on a resume.
         """
-        log.error("container %s is not back on its card, and will be later: %s", tenant, error)
+        log.error("container %s is not back on its card, and will be later: %s", live, error)
         if error.is_final and error.state is not State.FAILED:
             why = (
                 f"Its GPU memory could not be brought back from host memory, and will not come back by itself: {error}"
             )
-            tenant.not_restored = why[:500]
-            self._store.container(tenant.id, not_restored=tenant.not_restored)
-            self._store.event("not_restored", tenant.id, detail=tenant.not_restored)
-        if tenant.swap:  # it gets nothing until then, and others may be preempted meanwhile
-            tenant.stuck = True
-            self._broker.update_paused(tenant)
-            stays = inf if tenant.swap == Swap.LEAVING else STAYS
-            self._broker.tell(NotMoved(self._broker.now(), tenant.id, stays))
+            live.not_restored = why[:500]
+            self._store.container(live.id, not_restored=live.not_restored)
+            self._store.event("not_restored", live.id, detail=live.not_restored)
+        if live.swap:  # it gets nothing until then, and others may be preempted meanwhile
+            live.stuck = True
+            self._broker.update_paused(live)
+            stays = inf if live.swap == Swap.LEAVING else STAYS
+            self._broker.tell(NotMoved(self._broker.now(), live.id, stays))
         hung, now = error.why is Why.HUNG and bool(error.pid), clock.monotonic()  # else none could be asked
-        if hung and tenant.silent_since is None:
-            tenant.silent_since = now
-        silent = now - (tenant.silent_since or now) if hung else 0.0
+        if hung and live.silent_since is None:
+            live.silent_since = now
+        silent = now - (live.silent_since or now) if hung else 0.0
         if error.state is State.FAILED or (silent > GIVE_UP and not is_stopped(error.pid, STANDS)):
-            log.error("container %s has lost its GPU memory: %s", tenant, error)
-            await self._end(tenant, f"Its GPU memory was lost on the way to or from host memory: {error}"[:500])
-        elif tenant.not_restored:
-            self._begin(self._settle(tenant))  # its place may be others'
+            log.error("container %s has lost its GPU memory: %s", live, error)
+            await self._end(live, f"Its GPU memory was lost on the way to or from host memory: {error}"[:500])
+        elif live.not_restored:
+            self._begin(self._settle(live))  # its place may be others'
         else:
-            self._later(tenant, min(max(AGAIN, silent), LONGEST))
+            self._later(live, min(max(AGAIN, silent), LONGEST))
 
-    async def _lower_memory(self, tenant: Tenant) -> None:
+    async def _lower_memory(self, live: LiveContainer) -> None:
         try:
-            await self._engine.add_memory(tenant.engine_id, 0)
-            tenant.raised = False
+            await self._engine.add_memory(live.engine_id, 0)
+            live.raised = False
         except EngineError as error:
-            log.warning("container %s keeps its raised limit of host memory for now: %s", tenant, error)
-            self._later(tenant)
+            log.warning("container %s keeps its raised limit of host memory for now: %s", live, error)
+            self._later(live)
 
-    async def _stage(self, tenant: Tenant, stage: str) -> None:
+    async def _stage(self, live: LiveContainer, stage: str) -> None:
         """Returns once it is in the database."""
-        tenant.swap = stage
-        self._turns.bar(tenant.id, "moving", on=bool(stage))
-        if tenant.finished:
+        live.swap = stage
+        self._turns.bar(live.id, "moving", on=bool(stage))
+        if live.finished:
             return
-        self._store.container(tenant.id, swap=stage)
+        self._store.container(live.id, swap=stage)
         while True:
             try:
                 await self._store.durable()
             except DatabaseError as error:
-                log.error("container %s: its swapping waits for the database: %s", tenant, error)
+                log.error("container %s: its swapping waits for the database: %s", live, error)
                 await asyncio.sleep(FULL_AGAIN)
             else:
                 return
 
 
-def _holders(tenant: Tenant) -> list[Session]:
-    return [s for s in tenant.sessions.values() if not s.ended and any(lease.used for lease in s.leases.values())]
+def _holders(live: LiveContainer) -> list[Session]:
+    return [s for s in live.sessions.values() if not s.ended and any(lease.used for lease in s.leases.values())]
 
 
-def _stopped(tenant: Tenant) -> list[Session]:
+def _stopped(live: LiveContainer) -> list[Session]:
     """Those that may not be running on their cards."""
-    return [session for session in tenant.sessions.values() if session.stopped and not session.ended]
+    return [session for session in live.sessions.values() if session.stopped and not session.ended]
 
 
-def _stays(tenant: Tenant, error: Exception) -> float:
+def _stays(live: LiveContainer, error: Exception) -> float:
     """Seconds in which it is not preempted after this; ever more where it does not answer."""
     if isinstance(error, CardError) and error.why is Why.CANNOT:
         return inf
     if isinstance(error, CardError) and error.why is Why.HUNG:
-        tenant.unanswered += 1
-        return min(ASIDE * 2.0 ** (tenant.unanswered - 1), LONGEST_ASIDE)
+        live.unanswered += 1
+        return min(ASIDE * 2.0 ** (live.unanswered - 1), LONGEST_ASIDE)
     return STAYS

@@ -13,11 +13,11 @@ from datetime import datetime
 from functools import partial
 
 from scheduler import clock
-from scheduler.containers.life import Containers, as_tenant
+from scheduler.containers.registry import Containers, as_live_container
 from scheduler.sessions import lease_pages
-from scheduler.sessions.looks import aside
+from scheduler.sessions.live_containers import LiveContainer, Program, Session, program_of
+from scheduler.sessions.looks import detached_thread
 from scheduler.sessions.processes import Sessions
-from scheduler.sessions.tenants import Program, Session, Tenant, program_of
 from scheduler.shared import SharedParts
 from web.models import Container, Swap
 
@@ -27,7 +27,7 @@ LOOK_SECONDS = 1.0  # at most for the map of one process, or of a batch
 UNSEEN_FOR = 20.0  # seconds after a start in which who could not be looked at is not said to be past the shim
 MAPS_BYTES = 16 << 20  # of one process: by default 65,530 mappings, a line of a hundred characters each
 BATCH = 64
-Found = Callable[[Tenant, Session], None]
+Found = Callable[[LiveContainer, Session], None]
 
 
 class TakeOver:
@@ -39,7 +39,7 @@ class TakeOver:
     async def run(self) -> None:
         """Once, after a start. Raises EngineAway or DatabaseError."""
         told = await self._store.records.told()
-        present = {sighting.id: sighting.engine_id for sighting in await self._engine.sightings()}
+        present = {status.id: status.engine_id for status in await self._engine.statuses()}
         launching = set()  # to come still, or under way: its program may look for the socket already
         rows = await self._store.records.living()
         await self._store.learn(rows, told)
@@ -51,47 +51,47 @@ class TakeOver:
             else:
                 launching.add(str(row.pk))
         await self._processes()
-        for tenant in self._broker.tenants.values():
-            if tenant.swap == Swap.OUT:
-                self._broker.swapped_out(tenant)
+        for live in self._broker.live_containers.values():
+            if live.swap == Swap.OUT:
+                self._broker.swapped_out(live)
         await self._containers.reconcile()
-        living = {tenant.id for tenant in self._containers.all() if not tenant.finished}
+        living = {live.id for live in self._containers.all() if not live.finished}
         self._server.clear(living | launching)
 
     def open_sockets(self) -> None:
         """From here on they are decided on: what the cards have for them is to be known."""
         self._broker.tell(self._broker.waits.expected())
-        for tenant in list(self._broker.tenants.values()):
-            if not tenant.finished:
-                self._server.listen(tenant.id)
+        for live in list(self._broker.live_containers.values()):
+            if not live.finished:
+                self._server.listen(live.id)
 
     def _container(self, row: Container, engine_id: str, told: dict[str, int]) -> None:
         claims = [claim for claim in row.claims.all() if claim.gpu.uuid in self._gpus.cards]
         # A claim may be ahead of the core: a larger quota is promised first, and its command is still open. The row has
         # the quota that the core accepted. Only a pod's row has none, whose claims differ by card: its claims do not
         # change before its row does, as no change may go beyond the least of them (kubernetes/driver.py).
-        tenant = as_tenant(row, {claim.gpu.uuid: row.gpu_memory or claim.quota for claim in claims})
-        self._store.clocks.begin(tenant.id, row.clock_ahead, _last_stamp(row))
-        tenant.engine_id = engine_id
-        tenant.started_at = row.started_at
-        tenant.swap, tenant.gave_way = row.swap, row.gave_way
-        tenant.stuck = row.swap in (Swap.LEAVING, Swap.COMING)  # until that has its end
-        tenant.no_turns = row.no_turns
-        tenant.cannot_move, tenant.not_restored = row.cannot_move, row.not_restored
-        tenant.paused = row.paused_at is not None
-        tenant.idle = row.idle_since is not None
-        tenant.killed = row.kill_requested_at is not None
-        tenant.reason, tenant.clock_ahead = row.reason, row.clock_ahead
-        tenant.peak = {claim.gpu.uuid: claim.peak for claim in claims}
-        tenant.computed = {claim.gpu.uuid: (claim.had, claim.due, claim.held_back) for claim in claims}
-        tenant.told = told  # so that what came back while there was no scheduler is told, too
-        tenant.suspended_before = row.suspended_seconds
+        live = as_live_container(row, {claim.gpu.uuid: row.gpu_memory or claim.quota for claim in claims})
+        self._store.clocks.begin(live.id, row.clock_ahead, _last_stamp(row))
+        live.engine_id = engine_id
+        live.started_at = row.started_at
+        live.swap, live.gave_way = row.swap, row.gave_way
+        live.stuck = row.swap in (Swap.LEAVING, Swap.COMING)  # until that has its end
+        live.no_turns = row.no_turns
+        live.cannot_move, live.not_restored = row.cannot_move, row.not_restored
+        live.paused = row.paused_at is not None
+        live.idle = row.idle_since is not None
+        live.killed = row.kill_requested_at is not None
+        live.reason, live.clock_ahead = row.reason, row.clock_ahead
+        live.peak = {claim.gpu.uuid: claim.peak for claim in claims}
+        live.computed = {claim.gpu.uuid: (claim.had, claim.due, claim.held_back) for claim in claims}
+        live.told = told  # so that what came back while there was no scheduler is told, too
+        live.suspended_before = row.suspended_seconds
         if row.suspended_since is not None:
-            tenant.waited_since = tenant.suspended_since = self._store.monotonic(tenant.id, row.suspended_since)
-            tenant.wait_told = True
-        if refused := self._containers.admit(row, tenant, running=True):
-            log.error("container %s gets no more memory, but can be killed: %s", tenant, refused.explanation)
-            self._containers.keep_stray(tenant)
+            live.waited_since = live.suspended_since = self._store.monotonic(live.id, row.suspended_since)
+            live.wait_told = True
+        if refused := self._containers.admit(row, live, running=True):
+            log.error("container %s gets no more memory, but can be killed: %s", live, refused.explanation)
+            self._containers.keep_stray(live)
 
     async def look_again(self, found: Found) -> None:
         """At those that could not be looked at, as this machine was busy, or as they keep us from it."""
@@ -107,21 +107,21 @@ class TakeOver:
         for start in range(0, len(pids), BATCH):
             await self._look(pids[start : start + BATCH])
 
-    async def _look(self, pids: list[int], found: Found = lambda tenant, session: None) -> None:
+    async def _look(self, pids: list[int], found: Found = lambda live, session: None) -> None:
         """`found` is called with each that is taken over."""
         missed: set[int] = set()
         for pid, container in await self._holders(pids, missed):
             # What it runs is asked before the page: that is gone if it runs something else by then.
-            if (tenant := self._broker.tenants.get(container)) and (program := program_of(pid)):
+            if (live := self._broker.live_containers.get(container)) and (program := program_of(pid)):
                 try:
                     async with asyncio.timeout(LOOK_SECONDS):
-                        page = await aside(partial(lease_pages.find, pid, container), too_late=_close)
+                        page = await detached_thread(partial(lease_pages.find, pid, container), too_late=_close)
                 except TimeoutError:
                     missed.add(pid)
                     continue
-                if page is not None and (session := self._process(tenant, pid, program, page)):
-                    found(tenant, session)
-        # Only now: whoever measures meanwhile is not to find one of them neither here nor there.
+                if page is not None and (session := self._process(live, pid, program, page)):
+                    found(live, session)
+        # Only now, so that a measurement cannot miss a process: it is in one set or the other.
         self._broker.unseen |= missed
         self._broker.unseen -= set(pids) - missed
 
@@ -133,7 +133,7 @@ class TakeOver:
         look = partial(lease_pages.holders, pids, MAPS_BYTES)
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                return await aside(look)
+                return await detached_thread(look)
         except TimeoutError:
             if len(pids) > 1:
                 looks = await asyncio.gather(*(self._holders([pid], missed) for pid in pids))
@@ -142,19 +142,19 @@ class TakeOver:
             missed.add(pids[0])
             return []
 
-    def _process(self, tenant: Tenant, pid: int, program: Program, fd: int) -> Session | None:
+    def _process(self, live: LiveContainer, pid: int, program: Program, fd: int) -> Session | None:
         """`fd` leads to its page, and is closed."""
         try:
             # The name of a page says whose it is; the engine knows.
-            if not self._engine.owns(tenant.engine_id, pid) or self._sessions.knows(pid, program):
+            if not self._engine.owns(live.engine_id, pid) or self._sessions.knows(pid, program):
                 return None
             pidfd = os.pidfd_open(pid)
             try:
-                page = lease_pages.take_over(fd, tenant.quota)
+                page = lease_pages.take_over(fd, live.quota)
             except BaseException:
                 os.close(pidfd)
                 raise
-            return self._sessions.open(tenant, pid, program, pidfd, page, taken_over=True)
+            return self._sessions.open(live, pid, program, pidfd, page, taken_over=True)
         except (lease_pages.BadPage, ProcessLookupError) as error:
             log.warning("process %d: its lease page was not taken over: %s", pid, error)
             return None

@@ -81,4 +81,4 @@ def _unsafe(state: State, known: Container, wanted: Container) -> str:
         for gpu, quota in wanted.quota.items()
         if quota > known.quota[gpu]
     ]
-    return f"Raising the quota from {' and '.join(parts)} could leave containers waiting for each other for ever."
+    return f"Raising the quota from {' and '.join(parts)} could cause a deadlock."

@@ -15,7 +15,7 @@ from scheduler.core.state import Container, Request, State
 
 NAMED = 3  # of those who wait; the others are counted
 WHOLE = 1 << 40  # serials from here on are no program's: calls for the rest of a quota
-STEPS = 64  # ends that an outlook looks ahead
+STEPS = 64  # ends that an forecasts looks ahead
 TRIED = 4  # containers whose end is tried out for one call: each trial costs as much as a decision
 
 
@@ -103,7 +103,7 @@ class GoesOn:
     at: float | None
 
 
-def outlook(state: State, ends: Mapping[str, float], lasts: Mapping[str, float]) -> Iterator[GoesOn | None]:
+def forecasts(state: State, ends: Mapping[str, float], lasts: Mapping[str, float]) -> Iterator[GoesOn | None]:
     """Plays on from here: who ends next, as far as that is known, and who is served by it. None after each end.
 
     `ends`: container → the time by which it ends, those not known left out. `lasts`: how many seconds those that wait

@@ -226,7 +226,7 @@ class Step:
     # ---- taking back headroom ----
 
     def returned(self, gpu: str) -> None:
-        """All idle headroom of this GPU is back."""
+        """The idle headroom that was asked back for this GPU has been returned."""
         waiting = []
         for request in self.state.waiting:
             if gpu in request.awaiting:

@@ -36,7 +36,7 @@ class Condition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Status:
     """What the engine sees of one container now. `exit_code` is set once it has ended, where it can be known."""
 
     id: str  # ours
@@ -240,11 +240,11 @@ class Engine(Protocol):
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
         """The labels baked into an image, which is fetched if it is not there. EngineError `unknown_image` if not."""
 
-    async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
+    async def launch(self, launch: Launch, progress: Progress | None = None) -> Status:
         """Creates and starts a container. Raises EngineError or OSError, leaving nothing behind; but EngineAway: it may
         run, or come to run.
 
-        Cancelled, what it has made is seen by then (`sightings`), and nothing comes later.
+        Cancelled, what it has made is seen by then (`statuses`), and nothing comes later.
         """
 
     async def attach(self, engine_id: str) -> Attached:
@@ -276,13 +276,13 @@ class Engine(Protocol):
     async def remove(self, engine_id: str) -> None:
         """Forgets an ended container."""
 
-    async def sightings(self) -> list[Sighting]:
+    async def statuses(self) -> list[Status]:
         """Every container of ours that the engine knows."""
 
-    def changes(self) -> AsyncIterator[Sighting]:
+    def changes(self) -> AsyncIterator[Status]:
         """What happens from now on, until `close`. May repeat itself; never silent for good while connected."""
 
-    def untold(self) -> list[Sighting]:
+    def drain(self) -> list[Status]:
         """What has happened that `changes` has not told yet, and will not any more: whoever asks takes it in."""
 
     def owns(self, engine_id: str, pid: int) -> bool:

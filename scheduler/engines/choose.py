@@ -9,10 +9,10 @@ from django.conf import settings
 
 from scheduler.engines.base import Engine, EngineAway, EngineError
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
-from scheduler.engines.outfit import Outfit, Simulation, keep_copy
 from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation, keep_copy
 
-Own = Callable[[Outfit], Engine | None]
+Own = Callable[[RuntimeEnvironment], Engine | None]
 NOBODY: Mapping[str, Sequence[str]] = {}
 
 
@@ -54,11 +54,11 @@ async def _start(simulation: Simulation | None, own: Own, *, stays_local: bool) 
             "the web side's host; on all other nodes GPUSHARE_ENGINE is docker."
         )
     shim = keep_copy(settings.GPUSHARE_BUILD / "libgpushare.so", settings.GPUSHARE_HOME / "shim")
-    outfit = Outfit(shim, simulation)
-    if engine := own(outfit):
+    runtime_environment = RuntimeEnvironment(shim, simulation)
+    if engine := own(runtime_environment):
         return engine
     if settings.GPUSHARE_ENGINE in ("docker", "swarm") or (settings.GPUSHARE_ENGINE == "auto" and not stays_local):
-        docker = DockerEngine(settings.GPUSHARE_HOME, outfit, docker_settings())
+        docker = DockerEngine(settings.GPUSHARE_HOME, runtime_environment, docker_settings())
         try:
             await docker.start()
         except EngineAway:
@@ -70,7 +70,10 @@ async def _start(simulation: Simulation | None, own: Own, *, stays_local: bool) 
             return docker
     # There lies `workload`, the program of the demo and of the documents.
     process = ProcessEngine(
-        settings.GPUSHARE_HOME / "processes", outfit, settings.GPUSHARE_BUILD, log_bytes=settings.GPUSHARE_LOG_BYTES
+        settings.GPUSHARE_HOME / "processes",
+        runtime_environment,
+        settings.GPUSHARE_BUILD,
+        log_bytes=settings.GPUSHARE_LOG_BYTES,
     )
     await process.start()
     return process

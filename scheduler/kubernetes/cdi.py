@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.engines.docker.gpu_access import Additions, Mount
-from scheduler.engines.outfit import environment
+from scheduler.engines.runtime_environment import environment
 from scheduler.kubernetes.names import DRIVER
 from web.spec.reserved import PRELOAD, SHIM, SOCKETS
 

@@ -25,7 +25,7 @@ from typing import Any
 from django.conf import settings
 
 from scheduler import clock
-from scheduler.containers.life import Containers, as_problem, as_tenant
+from scheduler.containers.registry import Containers, as_live_container, as_problem
 from scheduler.engines.base import EngineAway, EngineError
 from scheduler.kubernetes import claims
 from scheduler.kubernetes.api.client import RESOURCES, ApiError, path_of
@@ -34,9 +34,9 @@ from scheduler.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes.in_turn import InTurn
 from scheduler.kubernetes.kubelet.server import Asked, Device
 from scheduler.kubernetes.names import device_name
-from scheduler.kubernetes.outfit import Outfitter
 from scheduler.kubernetes.pods import CannotEnd, Holders, Pod, Pods, recalled, reserved
 from scheduler.kubernetes.records import Record, Records, require_uid
+from scheduler.kubernetes.runtime_environment import RuntimeEnvironments
 from scheduler.kubernetes.words import in_words
 from scheduler.shared import SharedParts
 from web.errors import Problem
@@ -56,7 +56,12 @@ class Driver:
     """`pool`: what this node is called in the cluster."""
 
     def __init__(
-        self, shared: SharedParts, engine: KubernetesEngine, containers: Containers, pods: Pods, outfitter: Outfitter
+        self,
+        shared: SharedParts,
+        engine: KubernetesEngine,
+        containers: Containers,
+        pods: Pods,
+        outfitter: RuntimeEnvironments,
     ) -> None:
         self._engine, self._containers, self._pods, self._outfitter = engine, containers, pods, outfitter
         self._server, self._store = shared.server, shared.store
@@ -217,7 +222,7 @@ class Driver:
 
     def _admit(self, row: Container, quotas: Mapping[str, int]) -> None:
         known = self._containers.find(str(row.pk))
-        if known is None and (refused := self._containers.admit(row, as_tenant(row, quotas))):
+        if known is None and (refused := self._containers.admit(row, as_live_container(row, quotas))):
             problem, over = as_problem(refused), clock.now()
             self._store.container(str(row.pk), finished_at=over, removed_at=over, reason=problem.message[:500])
             raise problem
@@ -374,5 +379,5 @@ class Driver:
         return {device: (self._devices[device], memory) for device, memory in quotas.items()}
 
     def _lives(self, id_: str) -> bool:
-        tenant = self._containers.find(id_)
-        return tenant is not None and not tenant.finished
+        live = self._containers.find(id_)
+        return live is not None and not live.finished

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Sighting, Use
+from scheduler.engines.base import Attached, Condition, EngineError, Exec, Executed, Launch, Progress, Status, Use
 from scheduler.engines.changes import Changes
 from scheduler.engines.docker.mounting.runs import folder_of, place_of
-from scheduler.engines.outfit import Outfit
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from scheduler.kubernetes.freezer import Freezer
 
 MEMORY_STAYS = "Memory of a pod stays on its card: in host memory it would count as the pod's own."
@@ -44,8 +44,8 @@ class KubernetesEngine:
     folder: Path | None = None
     memory_stays = MEMORY_STAYS
 
-    def __init__(self, outfit: Outfit) -> None:
-        self.outfit = outfit
+    def __init__(self, runtime_environment: RuntimeEnvironment) -> None:
+        self.runtime_environment = runtime_environment
         self._changes = Changes()
         self._freezer = Freezer()
         self._ends: dict[str, asyncio.Event] = {}
@@ -59,21 +59,21 @@ class KubernetesEngine:
     def prepared(self, id_: str, at: float, *, paused: bool = False) -> None:
         """The kubelet may start programs with it from now on. `at`: seconds since the epoch."""
         self._ends.setdefault(id_, asyncio.Event())
-        self._changes.see(Sighting(id_, id_, Condition.PAUSED if paused else Condition.RUNNING, started_at=at))
+        self._changes.see(Status(id_, id_, Condition.PAUSED if paused else Condition.RUNNING, started_at=at))
 
     def lost(self, id_: str, reason: str) -> None:
         """It was prepared by an earlier driver, and nobody knows what for."""
-        self._changes.see(Sighting(id_, id_, Condition.RUNNING))
-        self._changes.see(Sighting(id_, id_, Condition.GONE, reason=reason))
+        self._changes.see(Status(id_, id_, Condition.RUNNING))
+        self._changes.see(Status(id_, id_, Condition.GONE, reason=reason))
 
     def knows(self, id_: str) -> bool:
         """Whether it is prepared, and not given back."""
         return self._changes.last(id_) is not None
 
-    def given_back(self, id_: str, at: float, exit_code: int | None, reason: str) -> Sighting:
+    def given_back(self, id_: str, at: float, exit_code: int | None, reason: str) -> Status:
         """It has ended: what to tell of it, now, and not when the stream comes to it."""
         began = self._changes.last(id_)
-        ended = Sighting(id_, id_, Condition.ENDED, exit_code, began.started_at if began else at, at, reason)
+        ended = Status(id_, id_, Condition.ENDED, exit_code, began.started_at if began else at, at, reason)
         self._changes.gone_from_engine(id_)
         if end := self._ends.pop(id_, None):
             end.set()
@@ -94,9 +94,9 @@ class KubernetesEngine:
         if not paused:
             return
         frozen = await asyncio.to_thread(self.frozen, list(paused))
-        for id_, sighting in paused.items():
-            if id_ not in frozen and self._changes.last(id_) is sighting:  # nothing was told of it meanwhile
-                self._changes.see(replace(sighting, condition=Condition.RUNNING))
+        for id_, status in paused.items():
+            if id_ not in frozen and self._changes.last(id_) is status:  # nothing was told of it meanwhile
+                self._changes.see(replace(status, condition=Condition.RUNNING))
 
     # ---- Engine ----
 
@@ -108,7 +108,7 @@ class KubernetesEngine:
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
         return {}
 
-    async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
+    async def launch(self, launch: Launch, progress: Progress | None = None) -> Status:
         raise _by_kubectl("Pods are started", "a ResourceClaim with the quota")
 
     async def attach(self, engine_id: str) -> Attached:
@@ -155,14 +155,14 @@ class KubernetesEngine:
     async def remove(self, engine_id: str) -> None:
         """Nothing is kept of what has ended."""
 
-    async def sightings(self) -> list[Sighting]:
+    async def statuses(self) -> list[Status]:
         return self._changes.known()
 
-    def changes(self) -> AsyncIterator[Sighting]:
+    def changes(self) -> AsyncIterator[Status]:
         return self._changes.stream()
 
-    def untold(self) -> list[Sighting]:
-        return self._changes.untold()
+    def drain(self) -> list[Status]:
+        return self._changes.drain()
 
     def owns(self, engine_id: str, pid: int) -> bool:
         """By the folder that it sees, and not by what that is called: any program may mount one of that name."""

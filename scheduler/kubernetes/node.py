@@ -11,10 +11,10 @@ from pathlib import Path
 from django.conf import settings
 
 from scheduler.card.turns import TurnPlayer
-from scheduler.containers.ending import Ender
-from scheduler.containers.life import Containers
+from scheduler.containers.registry import Containers
+from scheduler.containers.terminator import Terminator
 from scheduler.engines.base import EngineError
-from scheduler.engines.outfit import Outfit, keep_folder
+from scheduler.engines.runtime_environment import RuntimeEnvironment, keep_folder
 from scheduler.gpus import Gpus, Reading
 from scheduler.kubernetes.api.client import Api, ApiError
 from scheduler.kubernetes.api.slices import Offer, Slices
@@ -24,8 +24,8 @@ from scheduler.kubernetes.engine import KubernetesEngine
 from scheduler.kubernetes.kubelet.server import KubeletServer
 from scheduler.kubernetes.kubelet.sockets import CannotServe
 from scheduler.kubernetes.names import ARCHITECTURES
-from scheduler.kubernetes.outfit import Outfitter
 from scheduler.kubernetes.pods import Pods
+from scheduler.kubernetes.runtime_environment import RuntimeEnvironments
 from scheduler.shared import SharedParts
 from scheduler.store import Store
 
@@ -52,19 +52,23 @@ class Node:
 
     async def open(self) -> None: ...
 
-    def engine(self, outfit: Outfit) -> KubernetesEngine:
+    def engine(self, runtime_environment: RuntimeEnvironment) -> KubernetesEngine:
         # What is mounted is looked for on the host, which has our home, and not what is in our image.
-        if given := outfit.simulation:
-            given = replace(given, libraries=keep_folder(given.libraries, outfit.shim.parent / "sim"))
-        self._engine = KubernetesEngine(replace(outfit, simulation=given))
+        if given := runtime_environment.simulation:
+            given = replace(given, libraries=keep_folder(given.libraries, runtime_environment.shim.parent / "sim"))
+        self._engine = KubernetesEngine(replace(runtime_environment, simulation=given))
         return self._engine
 
-    def meet(self, shared: SharedParts, containers: Containers, ender: Ender, turns: TurnPlayer) -> None:
+    def meet(self, shared: SharedParts, containers: Containers, ender: Terminator, turns: TurnPlayer) -> None:
         self._broker, self._turns, kubelet = shared.broker, turns, Path(settings.GPUSHARE_KUBELET)
         self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
         totals = {uuid: card.total for uuid, card in self._gpus.cards.items()}
-        outfitter = Outfitter(
-            Path(settings.GPUSHARE_CDI_FOLDER), self._place, self._engine.outfit, settings.GPUSHARE_GPU_ACCESS, totals
+        outfitter = RuntimeEnvironments(
+            Path(settings.GPUSHARE_CDI_FOLDER),
+            self._place,
+            self._engine.runtime_environment,
+            settings.GPUSHARE_GPU_ACCESS,
+            totals,
         )
         pods = Pods(self._api, settings.GPUSHARE_KUBERNETES_KILL)
         self.driver = Driver(shared, self._engine, containers, pods, outfitter)

@@ -29,8 +29,8 @@ from pathlib import Path
 from scheduler import proc
 from scheduler.core.events import ActivityDetected
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.looks import aside
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
+from scheduler.sessions.looks import detached_thread
 
 log = logging.getLogger(__name__)
 
@@ -107,58 +107,58 @@ class Activity:
 
     async def look(self) -> None:
         """To be called once a second."""
-        tenants = [tenant for tenant in self._broker.tenants.values() if self._is_looked_at(tenant)]
+        live_containers = [live for live in self._broker.live_containers.values() if self._is_looked_at(live)]
         pids: dict[int, tuple[int, int]] = {}
-        for tenant in tenants:
-            living = [each for each in tenant.sessions.values() if not each.ended][:MOST]
+        for live in live_containers:
+            living = [each for each in live.sessions.values() if not each.ended][:MOST]
             pids |= {each.id: (each.pid, MOST // len(living)) for each in living}
-        looks = await aside(partial(_look, pids)) if pids else {}
+        looks = await detached_thread(partial(_look, pids)) if pids else {}
         self._habits = {id_: habits for id_, habits in self._habits.items() if id_ in looks}
-        for tenant in tenants:
-            if tenant.swap and tenant.id not in self._kept:
-                await self._keep(tenant, looks)
-        for gone in self._kept - {tenant.id for tenant in self._broker.tenants.values() if tenant.swap}:
-            await aside(partial(self._file(gone).unlink, missing_ok=True))
+        for live in live_containers:
+            if live.swap and live.id not in self._kept:
+                await self._keep(live, looks)
+        for gone in self._kept - {live.id for live in self._broker.live_containers.values() if live.swap}:
+            await detached_thread(partial(self._file(gone).unlink, missing_ok=True))
             self._kept.discard(gone)
             self._strange.discard(gone)
         self._habits |= {id_: Habits(now) for id_, now in looks.items() if id_ not in self._habits}
-        for tenant in tenants:
-            mine = {id_: now for id_, now in looks.items() if id_ in tenant.sessions}
-            if tenant.is_out and tenant.gave_way and not tenant.paused:  # who was paused by a person comes back by one
+        for live in live_containers:
+            mine = {id_: now for id_, now in looks.items() if id_ in live.sessions}
+            if live.is_out and live.gave_way and not live.paused:  # who was paused by a person comes back by one
                 stirs = [id_ for id_, now in mine.items() if self._habits[id_].note(now)]
-                if stirs or tenant.id in self._strange:
-                    self._strange.discard(tenant.id)
-                    self._broker.tell(ActivityDetected(self._broker.now(), tenant.id))
+                if stirs or live.id in self._strange:
+                    self._strange.discard(live.id)
+                    self._broker.tell(ActivityDetected(self._broker.now(), live.id))
             else:
                 for id_, now in mine.items():
-                    (self._habits[id_].skip if tenant.swap else self._habits[id_].learn)(now)
+                    (self._habits[id_].skip if live.swap else self._habits[id_].learn)(now)
 
-    async def _keep(self, tenant: Tenant, looks: Mapping[int, Look]) -> None:
+    async def _keep(self, live: LiveContainer, looks: Mapping[int, Look]) -> None:
         """Its habits, or takes over those that an earlier scheduler has kept."""
-        self._kept.add(tenant.id)
-        pids = {id_: session.pid for id_, session in tenant.sessions.items() if id_ in looks}
+        self._kept.add(live.id)
+        pids = {id_: session.pid for id_, session in live.sessions.items() if id_ in looks}
         known = {pids[id_]: its.places for id_ in pids if (its := self._habits.get(id_)) and its.places}
         try:
             if known:
-                await aside(partial(_write, self._file(tenant.id), known))
+                await detached_thread(partial(_write, self._file(live.id), known))
                 return
-            known = await aside(partial(_read, self._file(tenant.id)))
+            known = await detached_thread(partial(_read, self._file(live.id)))
         except (OSError, ValueError) as error:
-            if tenant.gave_way:  # who was paused by a person comes back by one
-                log.warning("how container %s behaves while it is idle is not known: %s", tenant, error)
+            if live.gave_way:  # who was paused by a person comes back by one
+                log.warning("how container %s behaves while it is idle is not known: %s", live, error)
         self._habits |= {id_: Habits(looks[id_], places=known[pid]) for id_, pid in pids.items() if pid in known}
         if not known:
-            self._strange.add(tenant.id)
+            self._strange.add(live.id)
 
     def _file(self, container: str) -> Path:
         return self._folder / f"{container}.json"
 
-    def _is_looked_at(self, tenant: Tenant) -> bool:
+    def _is_looked_at(self, live: LiveContainer) -> bool:
         """Those that may give way soon are looked at before they do, and kept in mind while they move."""
-        core = self._broker.state.containers.get(tenant.id)
-        if tenant.finished or tenant.paused or core is None:
+        core = self._broker.state.containers.get(live.id)
+        if live.finished or live.paused or core is None:
             return False
-        return bool(tenant.swap) or core.idle_since is not None
+        return bool(live.swap) or core.idle_since is not None
 
 
 def _write(file: Path, known: Mapping[int, Places]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from django.conf import settings
 
-from scheduler.containers.ending import Ender
+from scheduler.containers.terminator import Terminator
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 from web.models import AllocationEvent
 from web.sizes import format_size
@@ -22,7 +22,7 @@ TIMES = 3  # measurements in a row: a process that connects just now is none tha
 class Bypass:
     """`GPUSHARE_BYPASS_ACTION` is `show` (pages, log and history tell of it) or `kill`."""
 
-    def __init__(self, ender: Ender, broker: Broker, store: Store) -> None:
+    def __init__(self, ender: Terminator, broker: Broker, store: Store) -> None:
         self._ender, self._broker, self._store = ender, broker, store
         self._seen: dict[str, int] = {}
         self._told: set[tuple[str, int | None]] = set()  # by an earlier scheduler: container and process
@@ -36,25 +36,25 @@ class Bypass:
 
         Whether somebody has been seen, and not often enough: to be looked at again soon.
         """
-        tenants = self._broker.tenants
-        self._seen = {id_: self._seen.get(id_, 0) + 1 for id_ in uncapped if id_ in tenants}
+        live_containers = self._broker.live_containers
+        self._seen = {id_: self._seen.get(id_, 0) + 1 for id_ in uncapped if id_ in live_containers}
         for id_, times in self._seen.items():
-            tenant = tenants[id_]
+            live = live_containers[id_]
             if times == TIMES:
-                self._tell(tenant, uncapped[id_])
+                self._tell(live, uncapped[id_])
             if times >= TIMES and settings.GPUSHARE_BYPASS_ACTION == "kill":
-                self._ender.want(tenant, reason="A process of it took GPU memory past its quota's shim.")
+                self._ender.want(live, reason="A process of it took GPU memory past its quota's shim.")
         return any(times < TIMES for times in self._seen.values())
 
     def computes_stopped(self, container: str) -> None:
         """It computes although all of it is stopped, as others have their turn."""
-        if settings.GPUSHARE_BYPASS_ACTION == "kill" and (tenant := self._broker.tenants.get(container)):
-            self._ender.want(tenant, reason="It went on computing while others had their turn.")
+        if settings.GPUSHARE_BYPASS_ACTION == "kill" and (live := self._broker.live_containers.get(container)):
+            self._ender.want(live, reason="It went on computing while others had their turn.")
 
-    def _tell(self, tenant: Tenant, processes: Mapping[int, int]) -> None:
+    def _tell(self, live: LiveContainer, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():
-            if (tenant.id, pid) in self._told:
+            if (live.id, pid) in self._told:
                 continue
             text = f"Process {pid} holds {format_size(size)} past the shim."
-            log.warning("container %s: %s", tenant, text)
-            self._store.event("bypass", tenant.id, pid=pid, size=size, detail=text)
+            log.warning("container %s: %s", live, text)
+            self._store.event("bypass", live.id, pid=pid, size=size, detail=text)

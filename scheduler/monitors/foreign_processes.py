@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from scheduler import proc
-from scheduler.sessions.tenants import Program, program_of
+from scheduler.sessions.live_containers import Program, program_of
 
 MOST = 10  # told of one card
 LONGEST = 120  # characters of a command

@@ -16,7 +16,7 @@ from typing import Any
 from django.conf import settings
 
 from scheduler import clock
-from scheduler.containers import room
+from scheduler.containers import host_memory_budget
 from scheduler.engines.base import Engine
 from scheduler.gpus import Card, Reading
 from scheduler.store import Store, database
@@ -98,7 +98,7 @@ class Health:
 
 def _short(folders: Mapping[str, Path]) -> list[Room]:
     """A disk that does not answer holds up this thread, and nobody else."""
-    free, total = room.host_memory()
+    free, total = host_memory_budget.host_memory()
     found = [Room("host memory", free, total)] if Room("", free, total).is_short(MEMORY_FREE) else []
     return [*found, *(disk for disk in disks(folders) if disk.is_short(DISK_FREE))]
 

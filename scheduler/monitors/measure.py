@@ -30,7 +30,7 @@ import pynvml
 from scheduler.core.events import GpuSeen, Ticked
 from scheduler.gpus import Reading
 from scheduler.monitors.foreign_processes import ForeignProcesses
-from scheduler.sessions.tenants import Session, Tenant, program_of
+from scheduler.sessions.live_containers import LiveContainer, Session, program_of
 from scheduler.shared import SharedParts
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Measure:
                 self._see_capacity(gpu, shown, leased)
                 self.readings = {**self.readings, gpu: replace(self.readings[gpu], processes=shown)}
         if self._again:
-            await self._see_tenants()
+            await self._see_live_containers()
 
     def _used(self) -> dict[tuple[int, str], int]:
         return {(s.id, gpu): lease.used for s in self._broker.sessions.values() for gpu, lease in s.leases.items()}
@@ -133,7 +133,7 @@ class Measure:
             self._see_card(gpu, reading)
             self._see_capacity(gpu, reading.processes, leased)
         self._see_foreign_processes()
-        await self._see_tenants()
+        await self._see_live_containers()
         shown = {pid for reading in self.readings.values() for pid in reading.processes}
         self._owners = {process: owner for process, owner in self._owners.items() if process[0] in shown}
         self._strangers = {process: asked for process, asked in self._strangers.items() if process[0] in shown}
@@ -151,7 +151,7 @@ class Measure:
             session.id
             for session in self._broker.sessions.values()
             if not session.ended
-            and not self._broker.tenants[session.container].swap
+            and not self._broker.live_containers[session.container].swap
             and all(gpu in shown and session.pid not in shown[gpu] for gpu in session.leases)
         ]
         self._missing = {id_: self._missing.get(id_, 0) + 1 for id_ in missing}
@@ -163,12 +163,12 @@ class Measure:
             lease = session.leases.get(gpu)
             if lease is None or session.ended or session.pid not in held:
                 continue
-            if self._broker.tenants[session.container].swap:
+            if self._broker.live_containers[session.container].swap:
                 continue  # what it has on the card comes and goes
             if lease.check():
                 log.warning(
                     "container %s, process %d forged its lease page",
-                    self._broker.tenants[session.container],
+                    self._broker.live_containers[session.container],
                     session.pid,
                 )
             used = lease.used
@@ -210,48 +210,51 @@ class Measure:
             held = {pid: size for pid, size in others.items() if not self._owner(pid, gpu)}
             self._store.gpu(gpu, strangers=self._described.described(held))
 
-    async def _see_tenants(self) -> None:
+    async def _see_live_containers(self) -> None:
         """One after the other, and others have the loop in between: each may have a thousand processes."""
         uncapped: dict[str, dict[int, int]] = {}
-        # As the cards were read: a process that ends while the first tenants are looked at did not get past the shim.
+        # As the cards were read: a process that ends while the first containers are looked at did not get past the
+        # shim.
         known = {session.pid for session in self._broker.sessions.values()} | self._broker.unseen
-        for tenant in list(self._broker.tenants.values()):
+        for live in list(self._broker.live_containers.values()):
             await asyncio.sleep(0)
-            if self._broker.tenants.get(tenant.id) is not tenant:
+            if self._broker.live_containers.get(live.id) is not live:
                 continue  # it has ended meanwhile
-            held = self._see_tenant(tenant, known)
-            tenant.note_gone(tenant.past_shim.keys() - held.keys(), self._broker.now())
-            tenant.past_shim = held
+            held = self._see_live_container(live, known)
+            live.note_gone(live.past_shim.keys() - held.keys(), self._broker.now())
+            live.past_shim = held
             if held:
-                uncapped[tenant.id] = held
+                uncapped[live.id] = held
         self._again = self._past(uncapped)
 
-    def _see_tenant(self, tenant: Tenant, known: Collection[int]) -> dict[int, int]:
+    def _see_live_container(self, live: LiveContainer, known: Collection[int]) -> dict[int, int]:
         """Those of its processes that got past the shim: host pid → bytes on all cards."""
         held: dict[int, int] = {}
-        self._broker.collect_excess(tenant)
-        self._broker.show(tenant)
-        sessions = {session.pid for session in tenant.sessions.values()}
-        for gpu in tenant.quota:
+        self._broker.collect_excess(live)
+        self._broker.show(live)
+        sessions = {session.pid for session in live.sessions.values()}
+        for gpu in live.quota:
             if reading := self.readings.get(gpu):
-                processes = self._processes(tenant, gpu, reading, known)
+                processes = self._processes(live, gpu, reading, known)
                 # What a session holds beyond its charge is known to be its own, and charged soon.
                 unexplained = sum(each["real"] for each in processes if each["pid"] not in sessions)
-                self._store.claim(tenant.id, gpu, processes=processes, unexplained=unexplained)
+                self._store.claim(live.id, gpu, processes=processes, unexplained=unexplained)
                 for each in processes:
                     if each["uncapped"]:
                         held[each["pid"]] = held.get(each["pid"], 0) + each["real"]
         return held
 
-    def _processes(self, tenant: Tenant, gpu: str, reading: Reading, known: Collection[int]) -> list[dict[str, Any]]:
-        sessions = {session.pid: session for session in tenant.sessions.values()}
+    def _processes(
+        self, live: LiveContainer, gpu: str, reading: Reading, known: Collection[int]
+    ) -> list[dict[str, Any]]:
+        sessions = {session.pid: session for session in live.sessions.values()}
         told = [self._process(session, gpu, reading) for session in sessions.values()]
-        if sum(each["real"] for each in told) > tenant.quota[gpu] + LIBRARIES:
+        if sum(each["real"] for each in told) > live.quota[gpu] + LIBRARIES:
             for each in told:
                 lease = sessions[each["pid"]].leases[gpu]
                 each["uncapped"] |= each["real"] - (lease.used - lease.measured) > LIBRARIES
         for pid, size in reading.processes.items():
-            if not (pid in known or pid in sessions) and self._owner(pid, gpu) == tenant.id:
+            if not (pid in known or pid in sessions) and self._owner(pid, gpu) == live.id:
                 told.append({"pid": pid, "used": 0, "real": size, "uncapped": True})
         return told
 
@@ -268,7 +271,7 @@ class Measure:
             # Kept, and not asked again each second; a container that has started since is one more to ask.
             asked = self._strangers.setdefault(process, set())
             candidates = [
-                t for t in self._broker.tenants.values() if gpu in t.quota and t.engine_id not in ("", *asked)
+                t for t in self._broker.live_containers.values() if gpu in t.quota and t.engine_id not in ("", *asked)
             ]
             owner = next((t.id for t in candidates if self._owns(t.engine_id, pid)), "")
             asked.update(t.engine_id for t in candidates)

@@ -13,7 +13,7 @@ from scheduler.gpus import Reading
 from scheduler.monitors.turns.shares import Part, Shares
 from scheduler.monitors.using import Used, Using
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 
 NOTHING = Used()
@@ -28,33 +28,33 @@ class History:
         at = clock.now().replace(microsecond=0)
         granted = dict.fromkeys(readings, 0)
         parts = self._shares.look(readings)
-        for tenant in self._broker.tenants.values():
-            waited = self._waited_since_last(tenant)
-            for gpu in tenant.quota:
+        for live in self._broker.live_containers.values():
+            waited = self._waited_since_last(live)
+            for gpu in live.quota:
                 if gpu in readings:
-                    granted[gpu] += tenant.granted(gpu)
-                    self._sample(tenant, gpu, readings[gpu], at, waited, parts[tenant.id, gpu])
-                    self._broker.records.use(tenant, gpu)
+                    granted[gpu] += live.granted(gpu)
+                    self._sample(live, gpu, readings[gpu], at, waited, parts[live.id, gpu])
+                    self._broker.records.use(live, gpu)
         for gpu, reading in readings.items():
             self._store.sample(
                 None, gpu, at, used=reading.used, peak=reading.used, granted=granted[gpu],
                 utilisation=reading.utilisation,
             )  # fmt: skip
-        self._waited = {id_: waited for id_, waited in self._waited.items() if id_ in self._broker.tenants}
+        self._waited = {id_: waited for id_, waited in self._waited.items() if id_ in self._broker.live_containers}
 
-    def _sample(self, tenant: Tenant, gpu: str, reading: Reading, at: datetime, waited: float, part: Part) -> None:
-        used, busy = tenant.note_peak(gpu), reading.computed(tenant.pids_lately(self._broker.now()))
-        self._store.claim(tenant.id, gpu, utilisation=None if busy is None else round(busy))
+    def _sample(self, live: LiveContainer, gpu: str, reading: Reading, at: datetime, waited: float, part: Part) -> None:
+        used, busy = live.note_peak(gpu), reading.computed(live.pids_lately(self._broker.now()))
+        self._store.claim(live.id, gpu, utilisation=None if busy is None else round(busy))
         self._store.sample(
-            tenant.id, gpu, at, used=used, peak=used, granted=tenant.granted(gpu), utilisation=busy, suspended=waited,
-            **part._asdict(), **self._using.now.get(tenant.id, NOTHING)._asdict(),
+            live.id, gpu, at, used=used, peak=used, granted=live.granted(gpu), utilisation=busy, suspended=waited,
+            **part._asdict(), **self._using.now.get(live.id, NOTHING)._asdict(),
         )  # fmt: skip
 
-    def _waited_since_last(self, tenant: Tenant) -> float:
+    def _waited_since_last(self, live: LiveContainer) -> float:
         """Seconds of suspension since the last sample."""
-        total = tenant.suspended_before
-        if tenant.suspended_since is not None:
-            total += self._broker.now() - tenant.suspended_since
-        last = self._waited.get(tenant.id, total)
-        self._waited[tenant.id] = total
+        total = live.suspended_before
+        if live.suspended_since is not None:
+            total += self._broker.now() - live.suspended_since
+        last = self._waited.get(live.id, total)
+        self._waited[live.id] = total
         return max(0.0, total - last)

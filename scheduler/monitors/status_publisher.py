@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from scheduler.containers.foresight import idle, turn_of
-from scheduler.containers.outlook import Expected, Outlook
+from scheduler.containers.forecasts import Expected, Forecasts, idle, turn_of
 from scheduler.core import policies, safety
 from scheduler.core.reasons import why
 from scheduler.core.state import Request
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 from web.models.states import NOT_WAITING, NOTHING_HELD, NOTHING_USED
 
@@ -29,13 +28,13 @@ class StatusPublisher:
     """What has changed is told at once. Use inside a lease sends no message: pages are glanced at ten times a second,
     and everything is told once a second."""
 
-    def __init__(self, broker: Broker, outlook: Outlook, store: Store) -> None:
-        self._broker, self._outlook, self._store = broker, outlook, store
+    def __init__(self, broker: Broker, forecasts: Forecasts, store: Store) -> None:
+        self._broker, self._forecasts, self._store = broker, forecasts, store
         self._changed: set[str] = set()
         self._some = asyncio.Event()
         self._queue: object = None
         self._queued: set[str] = set()
-        self._known: dict[str, Tenant] = {}
+        self._known: dict[str, LiveContainer] = {}
         self._told: dict[str, tuple[int, ...]] = {}  # container → what it uses, by GPU, as last shown
 
     def changed(self, container: str) -> None:
@@ -59,54 +58,54 @@ class StatusPublisher:
 
     def _differing(self) -> Iterator[str]:
         for id_, told in self._told.items():
-            if (tenant := self._broker.tenants.get(id_)) and uses(tenant) != told:
+            if (live := self._broker.live_containers.get(id_)) and uses(live) != told:
                 yield id_
 
     def publish(self) -> None:
         self._queue = None  # what is free, and so why somebody waits, may have changed
-        self._publish(self._broker.tenants.keys() | self._known.keys())
+        self._publish(self._broker.live_containers.keys() | self._known.keys())
 
     def _publish(self, containers: Iterable[str]) -> None:
         waiting = Counter[tuple[str, str]]()  # bytes, by container and GPU
         for request in self._broker.state.waiting:
             waiting[request.container, request.gpu] += request.bytes * request.suspended
         for id_ in containers:
-            if tenant := self._know(id_):
-                self._show(tenant, waiting)
-            elif tenant := self._known.pop(id_, None):
+            if live := self._know(id_):
+                self._show(live, waiting)
+            elif live := self._known.pop(id_, None):
                 self._told.pop(id_, None)
-                for gpu in tenant.quota:
-                    peak = tenant.peak.get(gpu, 0)
+                for gpu in live.quota:
+                    peak = live.peak.get(gpu, 0)
                     self._store.claim(id_, gpu, **NOTHING_HELD, peak=peak)
                 self._store.container(id_, **NOTHING_USED)
-                self._store.forget(id_, list(tenant.quota))
+                self._store.forget(id_, list(live.quota))
         self.show_gpus()
         if self._queue is not self._broker.state.waiting:
             self._queue = self._broker.state.waiting
             self._show_queue()
 
-    def _know(self, container: str) -> Tenant | None:
-        """The tenant if it lives, from now on remembered until its end has been shown."""
-        if tenant := self._broker.tenants.get(container):
-            self._known[container] = tenant
-        return tenant
+    def _know(self, container: str) -> LiveContainer | None:
+        """The container if it lives, from now on remembered until its end has been shown."""
+        if live := self._broker.live_containers.get(container):
+            self._known[container] = live
+        return live
 
-    def _show(self, tenant: Tenant, waiting: Mapping[tuple[str, str], int]) -> None:
-        if (used := uses(tenant)) != self._told.get(tenant.id):
-            self._told.pop(tenant.id, None)
-            self._told[tenant.id] = used
-        if abs((ahead := self._store.clocks.ahead(tenant.id)) - tenant.clock_ahead) > SET:
-            tenant.clock_ahead = round(ahead, 1)
-            self._store.container(tenant.id, clock_ahead=tenant.clock_ahead)
-        for gpu in tenant.quota:
+    def _show(self, live: LiveContainer, waiting: Mapping[tuple[str, str], int]) -> None:
+        if (used := uses(live)) != self._told.get(live.id):
+            self._told.pop(live.id, None)
+            self._told[live.id] = used
+        if abs((ahead := self._store.clocks.ahead(live.id)) - live.clock_ahead) > SET:
+            live.clock_ahead = round(ahead, 1)
+            self._store.container(live.id, clock_ahead=live.clock_ahead)
+        for gpu in live.quota:
             self._store.claim(
-                tenant.id,
+                live.id,
                 gpu,
-                used=tenant.note_peak(gpu),
-                granted=tenant.granted(gpu),
-                peak=tenant.peak[gpu],
-                overhead=tenant.overhead(gpu),
-                waiting=waiting[tenant.id, gpu],
+                used=live.note_peak(gpu),
+                granted=live.granted(gpu),
+                peak=live.peak[gpu],
+                overhead=live.overhead(gpu),
+                waiting=waiting[live.id, gpu],
             )
 
     def show_gpus(self) -> None:
@@ -136,8 +135,8 @@ class StatusPublisher:
             request = calls[container][0]
             leads = request.gpu not in led
             led.add(request.gpu)
-            expected = self._outlook.expected.get(container, NONE)
-            if leads and self._outlook.queue is not state.waiting:  # it is to be known at once
+            expected = self._forecasts.expected.get(container, NONE)
+            if leads and self._forecasts.queue is not state.waiting:  # it is to be known at once
                 expected = Expected(sentence) if (sentence := turn_of(self._broker, request)) else expected
             self._store.container(
                 container,
@@ -152,6 +151,6 @@ class StatusPublisher:
         self._queued = set(calls)
 
 
-def uses(tenant: Tenant) -> tuple[int, ...]:
+def uses(live: LiveContainer) -> tuple[int, ...]:
     """Bytes on each of its GPUs, in the order of its quota."""
-    return tuple(tenant.used(gpu) for gpu in tenant.quota)
+    return tuple(live.used(gpu) for gpu in live.quota)

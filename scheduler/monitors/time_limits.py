@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler.containers.ending import Ender
-from scheduler.containers.life import Containers
+from scheduler.containers.registry import Containers
+from scheduler.containers.terminator import Terminator
 from scheduler.parts import PERIODS
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 from web.models import AllocationEvent
 
@@ -14,7 +14,7 @@ GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 
 
 class TimeLimits:
-    def __init__(self, ender: Ender, containers: Containers, store: Store) -> None:
+    def __init__(self, ender: Terminator, containers: Containers, store: Store) -> None:
         self._ender, self._containers, self._store = ender, containers, store
         self.warned: set[str] = set()
 
@@ -24,16 +24,16 @@ class TimeLimits:
 
     def look(self) -> None:
         living = self._containers.all()
-        for tenant in living:
-            self._look(tenant)
-        self.warned &= {tenant.id for tenant in living}
+        for live in living:
+            self._look(live)
+        self.warned &= {live.id for live in living}
 
-    def _look(self, tenant: Tenant) -> None:
-        if tenant.ttl is None or tenant.started_at is None or tenant.finished:
+    def _look(self, live: LiveContainer) -> None:
+        if live.ttl is None or live.started_at is None or live.finished:
             return
-        left = tenant.ttl - (self._store.clocks.now(tenant.id) - tenant.started_at).total_seconds()
+        left = live.ttl - (self._store.clocks.now(live.id) - live.started_at).total_seconds()
         if left <= 0:
-            self._ender.want(tenant, reason=f"Its time of {tenant.ttl:g} s was over.", grace=GRACE)
-        elif left <= min(WARNING, max(tenant.ttl / 10, 2 * PERIODS["time limits"])) and tenant.id not in self.warned:
-            self.warned.add(tenant.id)
-            self._store.event("warned", tenant.id, detail=f"It will be ended in {left:.0f} s: its time is over.")
+            self._ender.want(live, reason=f"Its time of {live.ttl:g} s was over.", grace=GRACE)
+        elif left <= min(WARNING, max(live.ttl / 10, 2 * PERIODS["time limits"])) and live.id not in self.warned:
+            self.warned.add(live.id)
+            self._store.event("warned", live.id, detail=f"It will be ended in {left:.0f} s: its time is over.")

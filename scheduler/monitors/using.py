@@ -29,13 +29,13 @@ class Using:
         self._last: dict[str, tuple[float, float]] = {}  # container → when, and seconds of processors by then
 
     async def look(self) -> None:
-        running = {t.engine_id: t.id for t in self._broker.tenants.values() if t.engine_id and not t.finished}
+        running = {t.engine_id: t.id for t in self._broker.live_containers.values() if t.engine_id and not t.finished}
         found = await asyncio.to_thread(self._engine.uses, list(running))
         at, before, self._last, self.now = clock.monotonic(), self._last, {}, {}
         for engine_id, use in found.items():
             id_ = running[engine_id]
-            tenant = self._broker.tenants.get(id_)
-            if tenant is None or tenant.finished:
+            live = self._broker.live_containers.get(id_)
+            if live is None or live.finished:
                 continue  # it has ended meanwhile
             self._last[id_] = at, use.processor
             cpus = None

@@ -1,7 +1,7 @@
 """From Docker's mounting of a volume to a container that has its quota, and from its end to all being given back.
 
     Mount      the record and its claims are written; then the core is told, the socket opened, and Docker answered
-    its start  is seen in the engine, as that of every other container (life.py), and so are its pauses and its end
+    its start  is seen in the engine, as that of every other container (registry.py), and so are its pauses and its end
     Unmount    is a reason to look at the engine at once, and nothing more: Docker unmounts after a copy, too
 
 So there is nothing that a lost Unmount leaves for ever: the engine's list is the truth. What Docker has mounted and
@@ -25,11 +25,11 @@ from django.db import DatabaseError, Error
 
 from scheduler import clock
 from scheduler.containers import placement
-from scheduler.containers.ending import Ender
-from scheduler.containers.life import Containers, as_problem, as_tenant
-from scheduler.engines.base import Condition, EngineError, MountUser, Run, Sighting
+from scheduler.containers.registry import Containers, as_live_container, as_problem
+from scheduler.containers.terminator import Terminator
+from scheduler.engines.base import Condition, EngineError, MountUser, Run, Status
 from scheduler.plugin.folders import Folders, take_tree_away
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.logs import ById
@@ -67,7 +67,7 @@ class Known:
 
 
 class Mounts:
-    def __init__(self, shared: SharedParts, containers: Containers, ender: Ender, folders: Folders) -> None:
+    def __init__(self, shared: SharedParts, containers: Containers, ender: Terminator, folders: Folders) -> None:
         self._mountings, self._broker = shared.engine.mountings, shared.broker
         self._server, self._store = shared.server, shared.store
         self._containers, self._ender, self._folders = containers, ender, folders
@@ -128,7 +128,7 @@ class Mounts:
                 self._mountings.again(known.id)
             return self._folders.of(known.id)
         async with self._places:
-            running = [tenant for tenant in self._containers.all() if tenant.engine_id and not tenant.finished]
+            running = [live for live in self._containers.all() if live.engine_id and not live.finished]
             users = await self._mountings.users(volume) if self._mountings else None
             if users is not None and not users:  # it is only being created: Docker copies what the image has there
                 return self._copy_of(mount)
@@ -164,8 +164,8 @@ class Mounts:
     def _begin(self, row: Container, users: Sequence[MountUser]) -> Path:
         id_, now = str(row.pk), clock.wall()
         if self._containers.find(id_) is None:
-            tenant = as_tenant(row, {claim.gpu.uuid: claim.quota for claim in row.claims.all()})
-            if refused := self._containers.admit(row, tenant):
+            live = as_live_container(row, {claim.gpu.uuid: claim.quota for claim in row.claims.all()})
+            if refused := self._containers.admit(row, live):
                 over = clock.now()
                 problem = as_problem(refused)
                 self._store.container(id_, finished_at=over, removed_at=over, reason=problem.message[:500])
@@ -194,9 +194,9 @@ class Mounts:
     def user_of(self, volume: str) -> str:
         """The name of a container that has this volume mounted now; empty if none has."""
         for known in self._known.values():
-            tenant = self._containers.find(known.id) if known.volume == volume and known.on else None
-            if tenant is not None and not tenant.finished:
-                return tenant.name
+            live = self._containers.find(known.id) if known.volume == volume and known.on else None
+            if live is not None and not live.finished:
+                return live.name
         return ""
 
     def path(self, volume: str) -> str:
@@ -207,21 +207,21 @@ class Mounts:
     # ---- what is seen ----
 
     def _found_out(self, id_: str, about: Mapping[str, Any]) -> None:
-        if (tenant := self._containers.find(id_)) is not None:
-            self._later(self._write_down(tenant, about, begins=tenant.started_at is None))
+        if (live := self._containers.find(id_)) is not None:
+            self._later(self._write_down(live, about, begins=live.started_at is None))
 
-    async def _write_down(self, tenant: Tenant, about: Mapping[str, Any], *, begins: bool) -> None:
+    async def _write_down(self, live: LiveContainer, about: Mapping[str, Any], *, begins: bool) -> None:
         """What is written last says that the rest was done: who is killed before that does it all again."""
         while True:
             try:
                 try:
-                    await self._store.volumes.require_image(tenant.id, about["image"])
+                    await self._store.volumes.require_image(live.id, about["image"])
                 except Problem as problem:
-                    self._ender.want(tenant, reason=problem.message)
+                    self._ender.want(live, reason=problem.message)
                     await self._store.durable()
-                await self._store.volumes.known(tenant.id, about, begins=begins)
+                await self._store.volumes.known(live.id, about, begins=begins)
             except DatabaseError as error:
-                log.warning("what Docker shows of container %s is written later: %s", tenant, error)
+                log.warning("what Docker shows of container %s is written later: %s", live, error)
                 await asyncio.sleep(LOOK_EVERY)
             else:
                 return
@@ -265,8 +265,8 @@ class Mounts:
 
     async def _look_at(self, known: Known, patience: float = LETS_GO) -> None:
         """If it is not seen to have started by then, it will not."""
-        tenant = self._containers.find(known.id)
-        if tenant is None or (known.on and tenant.started_at is not None):
+        live = self._containers.find(known.id)
+        if live is None or (known.on and live.started_at is not None):
             return
         since = known.since
         await asyncio.sleep(patience)
@@ -274,25 +274,25 @@ class Mounts:
             try:
                 await self._mountings.look(known.id)
             except (EngineError, DatabaseError) as error:
-                log.debug("container %s is looked at later: %s", tenant, error)
+                log.debug("container %s is looked at later: %s", live, error)
                 return
         await asyncio.sleep(patience)  # what was seen is told by another part
         if known.since == since:  # it was not mounted again meanwhile
             self._never_started(known)
 
     def _never_started(self, known: Known) -> None:
-        tenant = self._containers.find(known.id)
-        if tenant is None or tenant.started_at is not None or tenant.finished:
+        live = self._containers.find(known.id)
+        if live is None or live.started_at is not None or live.finished:
             return
         # It may have begun and ended before anybody had looked at it.
         if self._mountings is None or not self._mountings.stopped(known.id):
-            self._containers.told(Sighting(known.id, "", Condition.GONE, reason=NEVER_STARTED))
+            self._containers.told(Status(known.id, "", Condition.GONE, reason=NEVER_STARTED))
             if self._mountings is not None:
                 self._mountings.forget(known.id)
 
     # ---- helpers ----
 
-    async def _earlier_have_ended(self, users: Sequence[MountUser], running: Sequence[Tenant]) -> None:
+    async def _earlier_have_ended(self, users: Sequence[MountUser], running: Sequence[LiveContainer]) -> None:
         """One that is started again has ended: it is seen so in a moment, and what it held is free for it.
 
         `running`: those of which that was known before Docker was asked who does not run.
@@ -302,11 +302,11 @@ class Mounts:
         for known in let_go:
             if not by_id[known.engine_id].has_run:  # it was mounted only to copy what its image has there
                 self._never_started(known)
-        unseen = [tenant for known in let_go if (tenant := self._containers.find(known.id)) is not None]
-        ending = [*unseen, *(tenant for tenant in running if tenant.engine_id in by_id)]
+        unseen = [live for known in let_go if (live := self._containers.find(known.id)) is not None]
+        ending = [*unseen, *(live for live in running if live.engine_id in by_id)]
         if not await _all_end(ending, ENDS_WITHIN) and self._mountings is not None:
-            for tenant in ending:  # Docker's list is word enough: it may let nobody look any closer at who begins again
-                self._mountings.stopped(tenant.id)
+            for live in ending:  # Docker's list is word enough: it may let nobody look any closer at who begins again
+                self._mountings.stopped(live.id)
             for known in let_go:
                 self._never_started(known)
             await _all_end(ending, IS_TOLD_WITHIN)
@@ -318,8 +318,8 @@ class Mounts:
             self._mountings.expect(run)
 
     def _lives(self, id_: str) -> bool:
-        tenant = self._containers.find(id_)
-        return tenant is not None and not tenant.finished
+        live = self._containers.find(id_)
+        return live is not None and not live.finished
 
     def _log(self, id_: str) -> Path:
         return self._logs / f"{id_}.log"
@@ -338,11 +338,11 @@ class Mounts:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _all_end(tenants: Sequence[Tenant], within: float) -> bool:
+async def _all_end(live_containers: Sequence[LiveContainer], within: float) -> bool:
     try:
         async with asyncio.timeout(within):
-            for tenant in tenants:
-                await tenant.end.wait()
+            for live in live_containers:
+                await live.end.wait()
     except TimeoutError:
         return False
     return True

@@ -18,10 +18,10 @@ from pathlib import Path
 from django.conf import settings
 
 from scheduler.card.turns import TurnPlayer
-from scheduler.containers.ending import Ender
-from scheduler.containers.life import Containers
+from scheduler.containers.registry import Containers
+from scheduler.containers.terminator import Terminator
 from scheduler.engines.base import EngineError
-from scheduler.engines.outfit import Outfit
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from scheduler.gpus import Gpus, Reading
 from scheduler.plugin.driver import NOT_YET, VolumeDriver
 from scheduler.plugin.folders import Folders
@@ -51,9 +51,9 @@ class Plugin:
         if settings.GPUSHARE_ENGINE != "process" and (settings.GPUSHARE_PLUGIN_PEOPLE or self._driver.has_volumes):
             self._begin_serving()
 
-    def engine(self, outfit: Outfit) -> None: ...
+    def engine(self, runtime_environment: RuntimeEnvironment) -> None: ...
 
-    def meet(self, shared: SharedParts, containers: Containers, ender: Ender, turns: TurnPlayer) -> None:
+    def meet(self, shared: SharedParts, containers: Containers, ender: Terminator, turns: TurnPlayer) -> None:
         self._engine = engine = shared.engine
         self.mounts = Mounts(shared, containers, ender, self._folders)
         self._closing.push_async_callback(self.mounts.close)

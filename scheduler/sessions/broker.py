@@ -45,8 +45,8 @@ from scheduler.core.events import (
 from scheduler.core.state import State
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import Lease
+from scheduler.sessions.live_containers import LiveContainer, Session
 from scheduler.sessions.records import Journal, Records
-from scheduler.sessions.tenants import Session, Tenant
 from scheduler.sessions.waits import Waits
 from scheduler.sessions.wire import CODES, Code, Frame, Type
 
@@ -56,18 +56,18 @@ class Listeners:
     """Who is called, in the loop's thread, before the next message is read."""
 
     changed: Callable[[str], None]  # a container's memory or waiting has changed
-    answered: Callable[[Tenant], None]  # fewer of its calls are open
+    answered: Callable[[LiveContainer], None]  # fewer of its calls are open
     restore: Callable[[str], None]  # there is room for all that a container had
     preempt: Callable[[Preempt], None]  # one is to be moved out
     took: Callable[[float], None]  # seconds that a decision took
 
 
 class Broker:
-    """Knows every tenant and session, and the arbiter's state. `contexts`: GPU → what a CUDA context takes there."""
+    """Knows live containers, sessions and the arbiter's state. `contexts`: GPU → what a CUDA context takes there."""
 
     def __init__(self, journal: Journal, contexts: Mapping[str, int], state: State, listeners: Listeners) -> None:
         self.state = state
-        self.tenants: dict[str, Tenant] = {}
+        self.live_containers: dict[str, LiveContainer] = {}
         self.sessions: dict[int, Session] = {}
         self.leases: dict[str, dict[int, Lease]] = {}  # GPU → session → lease
         self.pressed: set[str] = set()
@@ -78,7 +78,9 @@ class Broker:
         self.records = Records(journal, lambda: self.state.policy, self.now)
         self._later: deque[Event] = deque()
         self._telling = False
-        self.waits = Waits(self.tenants, lambda: self.state, self.records, self.now, self.changed, self._later.append)
+        self.waits = Waits(
+            self.live_containers, lambda: self.state, self.records, self.now, self.changed, self._later.append
+        )
 
     @staticmethod
     def now() -> float:
@@ -122,9 +124,9 @@ class Broker:
                 case Rejected():
                     self._rejected(effect)
                 case Suspended(session, _, container):
-                    tenant = self.tenants[container]
-                    waited = self.waits.gone_on(tenant)
-                    self.records.suspended(tenant, self.sessions[session], effect, waited)
+                    live = self.live_containers[container]
+                    waited = self.waits.gone_on(live)
+                    self.records.suspended(live, self.sessions[session], effect, waited)
                 case Restore(container):
                     self._to.restore(container)
                 case Preempt():
@@ -154,80 +156,80 @@ class Broker:
             size = grant.bytes + grant.extra
             self._later.append(Returned(self.now(), grant.gpu, {grant.session: size}))
             if grant.was_suspended:
-                self.records.hung_up(self.tenants[grant.container], grant)
+                self.records.hung_up(self.live_containers[grant.container], grant)
             return
-        tenant = self.tenants[grant.container]
-        self.waits.over(tenant)
-        self.changed(tenant.id)
+        live = self.live_containers[grant.container]
+        self.waits.over(live)
+        self.changed(live.id)
         lease = session.leases[grant.gpu]
         lease.grant(grant.bytes, idle=grant.extra)
         connection.send(Frame(Type.GRANTED, lease.index, grant.serial, Code.OK, grant.bytes))
-        self.records.granted(tenant, session, grant)
+        self.records.granted(live, session, grant)
 
     def _asker(self, session: Session, serial: int) -> Connection | None:
         """Where the answer to this call goes, if its process is still there; the call is open no longer."""
-        tenant = self.tenants[session.container]
+        live = self.live_containers[session.container]
         if serial in session.asked:
-            tenant.open_calls -= 1
-            self._to.answered(tenant)
+            live.open_calls -= 1
+            self._to.answered(live)
         return session.asked.pop(serial, None)
 
     def _granted_back(self, grant: Granted) -> None:
         """No program has asked, and the page has it already."""
-        tenant, session = self.tenants[grant.container], self.sessions[grant.session]
-        self.waits.over(tenant)
+        live, session = self.live_containers[grant.container], self.sessions[grant.session]
+        self.waits.over(live)
         session.leases[grant.gpu].bring_back(grant.bytes)
-        self.changed(tenant.id)
+        self.changed(live.id)
         if grant.was_suspended:
-            self.records.granted(tenant, session, grant)
+            self.records.granted(live, session, grant)
 
     def _rejected(self, rejection: Rejected) -> None:
         session = self.sessions.get(rejection.session)
         if session is None:
             return
-        tenant = self.tenants[rejection.container]
+        live = self.live_containers[rejection.container]
         if rejection.reason is Reason.WAITED_TOO_LONG:
             # What the last scheduler let wait has been answered by this; the next call waits anew.
-            self.waits.over(tenant)
+            self.waits.over(live)
         if connection := self._asker(session, rejection.serial):
             slot = session.leases[rejection.gpu].index
             connection.send(Frame(Type.REJECTED, slot, rejection.serial, CODES[rejection.reason]))
-        if not session.ended or rejection.was_suspended:  # else it ended with its process; nobody was told no
-            self.records.rejected(tenant, session, rejection)
+        if not session.ended or rejection.was_suspended:  # else the process had gone: no rejection was delivered
+            self.records.rejected(live, session, rejection)
 
     # ---- what processes say and do ----
 
     def need(self, session: Session, serial: int, gpu: str, size: int, asker: Connection) -> None:
         """A call of this process asks for `size` bytes; the answer goes to `asker`."""
         session.asked[serial] = asker
-        self.tenants[session.container].open_calls += 1
+        self.live_containers[session.container].open_calls += 1
         self.collect(session)  # it may ask because its lease was lowered while it took: what it put back has no message
-        lease, tenant = session.leases[gpu], self.tenants[session.container]
+        lease, live = session.leases[gpu], self.live_containers[session.container]
         if lease.tell_again(size):
-            self.waits.over(tenant)
+            self.waits.over(live)
             if connection := self._asker(session, serial):
                 connection.send(Frame(Type.GRANTED, lease.index, serial, Code.OK, size))
-            self.tell(WaitOver(self.now(), tenant.id))
+            self.tell(WaitOver(self.now(), live.id))
             return
         if lost := lease.give_up_unheard():
             self.tell(Returned(self.now(), gpu, {session.id: lost}))
-        collected = self._collect_its_own(tenant, gpu, size)
-        self.tell(Needed(self.now(), session.id, serial, gpu, size, tenant.waited_since, collected))
+        collected = self._collect_its_own(live, gpu, size)
+        self.tell(Needed(self.now(), session.id, serial, gpu, size, live.waited_since, collected))
 
-    def _collect_its_own(self, tenant: Tenant, gpu: str, size: int) -> bool:
+    def _collect_its_own(self, live: LiveContainer, gpu: str, size: int) -> bool:
         """Takes its own container's idle headroom back if the quota has no room for `size` bytes beside it.
 
         A call that fails by its quota costs others nothing so: not a look at each of their leases.
         """
-        known = self.state.containers.get(tenant.id)
+        known = self.state.containers.get(live.id)
         if known is None or has_room(known, gpu, size) or size > known.quota[gpu]:
             return False
-        self.collect_idle(tenant, gpu)
+        self.collect_idle(live, gpu)
         return True
 
-    def collect_idle(self, tenant: Tenant, gpu: str) -> None:
+    def collect_idle(self, live: LiveContainer, gpu: str) -> None:
         """Takes back the headroom of all its processes."""
-        taken = {session: idle for session, lease in tenant.leases(gpu).items() if (idle := lease.take_back())}
+        taken = {session: idle for session, lease in live.leases(gpu).items() if (idle := lease.take_back())}
         if taken:
             self.tell(Returned(self.now(), gpu, taken))
 
@@ -237,12 +239,12 @@ class Broker:
             if gpu in self.pressed and (size := lease.take_back()):
                 self.tell(Returned(self.now(), gpu, {session.id: size}))
 
-    def collect_excess(self, tenant: Tenant) -> None:
+    def collect_excess(self, live: LiveContainer) -> None:
         """Takes back headroom that the quota has no room for: it was lowered, or overhead was found."""
-        for gpu, quota in tenant.quota.items():
-            excess = tenant.granted(gpu) - quota
+        for gpu, quota in live.quota.items():
+            excess = live.granted(gpu) - quota
             taken: dict[int, int] = {}
-            for session, lease in tenant.leases(gpu).items():
+            for session, lease in live.leases(gpu).items():
                 if excess > 0 and (got := lease.take_back(excess)):
                     taken[session] = got
                     excess -= got
@@ -258,35 +260,35 @@ class Broker:
         elif grown := lease.charge(size):
             self.tell(OverheadMeasured(self.now(), session.id, gpu, grown))
 
-    def swapped_out(self, tenant: Tenant) -> None:
+    def swapped_out(self, live: LiveContainer) -> None:
         """What its processes have on their cards is there no more. Of one on its way back: that is called off."""
-        for session in tenant.sessions.values():
+        for session in live.sessions.values():
             for lease in session.leases.values():
                 lease.put_out()
-        self.tell(SwappedOut(self.now(), tenant.id))
-        self.changed(tenant.id)
+        self.tell(SwappedOut(self.now(), live.id))
+        self.changed(live.id)
 
-    def swap_in(self, tenant: Tenant, since: float | None) -> None:
+    def swap_in(self, live: LiveContainer, since: float | None) -> None:
         """`restore` is called once there is room."""
-        self.tell(SwapInRequested(self.now(), tenant.id, since))
+        self.tell(SwapInRequested(self.now(), live.id, since))
 
-    def update_paused(self, tenant: Tenant) -> None:
+    def update_paused(self, live: LiveContainer) -> None:
         """The one place that tells the core whether it is paused: after each change of what that follows from."""
-        known = self.state.containers.get(tenant.id)
-        if known is not None and known.paused is not tenant.is_held:
-            self.tell((ContainerPaused if tenant.is_held else ContainerResumed)(self.now(), tenant.id))
+        known = self.state.containers.get(live.id)
+        if known is not None and known.paused is not live.is_held:
+            self.tell((ContainerPaused if live.is_held else ContainerResumed)(self.now(), live.id))
 
     def reorder(self, containers: tuple[str, ...]) -> Refused | None:
         """A person has put those who wait into this order."""
         self.waits.reordered(containers)
         return self.ask(Reordered(self.now(), containers))
 
-    def show(self, tenant: Tenant, sessions: Iterable[Session] | None = None) -> None:
+    def show(self, live: LiveContainer, sessions: Iterable[Session] | None = None) -> None:
         """Brings what the container's pages display up to date, or only those of these sessions."""
-        places = tenant.places(self.contexts)
+        places = live.places(self.contexts)
         # Each is read once: what a process uses may be more in the next moment, and `elsewhere` is never negative.
-        used = {gpu: {id_: lease.used for id_, lease in tenant.leases(gpu).items()} for gpu in tenant.quota}
+        used = {gpu: {id_: lease.used for id_, lease in live.leases(gpu).items()} for gpu in live.quota}
         in_all = {gpu: sum(each.values()) for gpu, each in used.items()}
-        for session in tenant.sessions.values() if sessions is None else sessions:
+        for session in live.sessions.values() if sessions is None else sessions:
             for gpu, lease in session.leases.items():
                 lease.show(places[gpu], elsewhere=in_all[gpu] - used[gpu][session.id])

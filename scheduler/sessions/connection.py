@@ -1,6 +1,6 @@
 """One connected process: what it says, a message at a time, and what it is told.
 
-Nothing is received from a connection but when it is its container's turn (rota.py), and nothing that it passes is
+Nothing is received from a connection but when it is its container's turn (fair_queue.py), and nothing that it passes is
 looked at or closed here (closer.py). One connection's bad manners close that connection and nothing else.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from scheduler.proc import Peer
 from scheduler.sessions.closer import Closer
-from scheduler.sessions.rota import Rota
+from scheduler.sessions.fair_queue import FairQueue
 from scheduler.sessions.wire import FRAME_SIZE, Frame, Reader, Type, WireError, pack
 from shim.binding import EXHAUSTED
 
@@ -40,7 +40,7 @@ class House(Protocol):
 
     handler: Handler
     refuses_descriptors: bool  # the kernel passes none
-    rota: Rota
+    fair_queue: FairQueue
     closer: Closer
 
     def room(self, taken: int) -> int: ...
@@ -53,7 +53,7 @@ class House(Protocol):
 class Connection:
     """`hold()` keeps its messages unread until `go_on()`.
 
-    Where it is: the rota has it (`_queued`), or it is held, or the loop tells when there is something to
+    Where it is: the fair_queue has it (`_queued`), or it is held, or the loop tells when there is something to
     read (`_listening`).
     """
 
@@ -85,13 +85,13 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
-        if self._house.rota.at_once(self.container, self._hear):
+        if self._house.fair_queue.at_once(self.container, self._hear):
             self._be_deaf()
             self._queue()
 
     def _queue(self) -> None:
         self._queued = True
-        self._house.rota.add(self.container, self._take_turn)
+        self._house.fair_queue.add(self.container, self._take_turn)
 
     def _take_turn(self) -> bool:
         self._queued = self.open and not self._held and self._hear()

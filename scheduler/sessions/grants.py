@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from scheduler.gpus import uuid_bytes
-from scheduler.sessions.tenants import program_of
+from scheduler.sessions.live_containers import program_of
 
 log = logging.getLogger(__name__)
 

@@ -28,10 +28,10 @@ class Looks:
         if lock is None:
             lock = self._locks[container] = asyncio.Lock()
         async with lock:
-            return await aside(call)
+            return await detached_thread(call)
 
 
-async def aside(call: Callable[[], T], too_late: Callable[[T], object] | None = None) -> T:
+async def detached_thread(call: Callable[[], T], too_late: Callable[[T], object] | None = None) -> T:
     """What `call` returns or raises, from a thread that even the end of the process does not wait for.
 
     `too_late` is given what it returns when nobody waits for that any more. Raises OSError where no thread can be

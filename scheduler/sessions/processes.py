@@ -1,8 +1,9 @@
 """Processes: who says HELLO, with which lease page, what they ask, and when they are gone.
 
-A session is one process for as long as it runs one program, which the kernel tells at once (tenants.Program): its map
-would tell too, but how long that is a process chooses. Its end is told by its pidfd (not by its connection: a fork can
-hold that open, and a living process can lose it), and its lease returns when the card no longer shows it (reaper.py).
+A session is one process for as long as it runs one program, which the kernel tells at once (live_containers.Program):
+its map would tell too, but how long that is a process chooses. Its end is told by its pidfd (not by its connection: a
+fork can hold that open, and a living process can lose it), and its lease returns when the card no longer shows it
+(reaper.py).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
+from scheduler.sessions.live_containers import LiveContainer, Program, Session, program_of
 from scheduler.sessions.looks import Looks
 from scheduler.sessions.roster import Roster
-from scheduler.sessions.tenants import Program, Session, Tenant, program_of
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Purpose, Type, WireError
 
 log = logging.getLogger(__name__)
@@ -57,20 +58,20 @@ class Sessions:
         self._since = int(clock.boot() * os.sysconf("SC_CLK_TCK"))
 
     def hello(self, connection: Connection, frame: Frame) -> None:
-        tenant = self._broker.tenants.get(connection.container)
+        live = self._broker.live_containers.get(connection.container)
         if frame.code != WIRE_VERSION:
             self._refuse(connection, Code.BAD_VERSION)
             return
-        if tenant is None or self._is_over(tenant):
+        if live is None or self._is_over(live):
             self._refuse(connection, Code.NOT_RUNNING)
             return
         program = program_of(connection.peer.pid)
-        anothers = not connection.peer.sure and self._is_anothers(tenant, connection.peer.pid)
+        anothers = not connection.peer.sure and self._is_anothers(live, connection.peer.pid)
         if program is None or connection.peer.has_ended():  # asked last: until now the pid was its own
             connection.close()
             return
         session = self._processes.get((connection.peer.pid, program.started))
-        if anothers or (session is not None and session.container != tenant.id):
+        if anothers or (session is not None and session.container != live.id):
             connection.close("that process is another container's")
         elif session is not None and session.program == program and not session.ended:
             self._reconnect(session, connection)
@@ -80,40 +81,42 @@ class Sessions:
         elif program.started > self._since:
             # No earlier scheduler can have given it a page. Else each new process could bring one that it made itself,
             # and have its whole quota past the queue.
-            self._meet(tenant, connection, program, None)
+            self._meet(live, connection, program, None)
         else:
             connection.hold()
-            self._look(self._find_page(tenant, connection, program, frame))
+            self._look(self._find_page(live, connection, program, frame))
 
-    def _is_anothers(self, tenant: Tenant, pid: int) -> bool:
+    def _is_anothers(self, live: LiveContainer, pid: int) -> bool:
         """Whether this process runs in another container than who connected: the pid has passed on."""
-        if tenant.engine_id and self._owns(tenant.engine_id, pid):
+        if live.engine_id and self._owns(live.engine_id, pid):
             return False
-        others = (each.engine_id for each in self._broker.tenants.values() if each is not tenant and each.engine_id)
+        others = (
+            each.engine_id for each in self._broker.live_containers.values() if each is not live and each.engine_id
+        )
         return any(self._owns(engine_id, pid) for engine_id in others)
 
-    def _is_over(self, tenant: Tenant) -> bool:
+    def _is_over(self, live: LiveContainer) -> bool:
         """It has ended, or is being ended: not only to be, since who is refused may end before that is durable."""
-        known = self._broker.state.containers.get(tenant.id)
-        return tenant.finished or (known.killed if known else tenant.killed)
+        known = self._broker.state.containers.get(live.id)
+        return live.finished or (known.killed if known else live.killed)
 
     def _look(self, looking: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(looking)
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
-    async def _find_page(self, tenant: Tenant, connection: Connection, program: Program, hello: Frame) -> None:
+    async def _find_page(self, live: LiveContainer, connection: Connection, program: Program, hello: Frame) -> None:
         """A process of before this scheduler's start that the take-over did not find may have its page all the same."""
         pid, page = connection.peer.pid, None
         try:
-            page = await self._looks.look(tenant.id, partial(lease_pages.find, pid, tenant.id))
+            page = await self._looks.look(live.id, partial(lease_pages.find, pid, live.id))
             if not connection.open:
                 return
             connection.go_on()  # first: it may be held again
-            if (pid, program.started) in self._processes or self._is_over(tenant):
+            if (pid, program.started) in self._processes or self._is_over(live):
                 self.hello(connection, hello)  # it was quicker on another connection, or its container has ended
             else:
-                self._meet(tenant, connection, program, page)
+                self._meet(live, connection, program, page)
         except OSError as error:  # out of descriptors, say: it connects again
             log.warning("process %d cannot be looked at: %s", pid, error)
             connection.close()
@@ -121,24 +124,24 @@ class Sessions:
             if page is not None:
                 os.close(page)
 
-    def _meet(self, tenant: Tenant, connection: Connection, program: Program, found: int | None) -> None:
+    def _meet(self, live: LiveContainer, connection: Connection, program: Program, found: int | None) -> None:
         """`found`: the page that it has from an earlier scheduler."""
-        if found is None and self._has_enough(tenant, connection):
+        if found is None and self._has_enough(live, connection):
             connection.close("its container has enough processes")  # no refusal: it may try again
             return
         try:
-            session = self._open(tenant, connection, program, found)
+            session = self._open(live, connection, program, found)
         except BadPage as error:
             # A process goes on with the page that it has, so there is no giving it another.
-            log.warning("container %s, process %d: its page is refused: %s", tenant, connection.peer.pid, error)
+            log.warning("container %s, process %d: its page is refused: %s", live, connection.peer.pid, error)
             self._refuse(connection, Code.BAD_VERSION)
         else:
             self._welcome(connection, session)
 
-    def _has_enough(self, tenant: Tenant, connection: Connection) -> bool:
+    def _has_enough(self, live: LiveContainer, connection: Connection) -> bool:
         """As many as it may have connections: a process that has hung up is known, and costs, as long as it lives."""
         room = connection.room(len(self._broker.sessions))
-        return len(tenant.sessions) >= min(server.CONNECTIONS, room)
+        return len(live.sessions) >= min(server.CONNECTIONS, room)
 
     def _replace(self, session: Session, connection: Connection, hello: Frame) -> None:
         """It has become another program (exec). What the old one held must be back before the new one starts."""
@@ -149,21 +152,21 @@ class Sessions:
         connection.send(Frame(Type.REFUSED, code=code))
         connection.close()
 
-    def _open(self, tenant: Tenant, connection: Connection, program: Program, found: int | None) -> Session:
+    def _open(self, live: LiveContainer, connection: Connection, program: Program, found: int | None) -> Session:
         """Raises BadPage."""
         pid, pidfd = connection.peer.pid, os.dup(connection.peer.pidfd)
         try:
             if found is None:
-                page = lease_pages.make(pid, tenant.id, list(tenant.places(self._broker.contexts).values()))
+                page = lease_pages.make(pid, live.id, list(live.places(self._broker.contexts).values()))
             else:
-                page = self._take_over(tenant, found)
+                page = self._take_over(live, found)
         except BaseException:
             os.close(pidfd)
             raise
-        return self.open(tenant, pid, program, pidfd, page, taken_over=found is not None)
+        return self.open(live, pid, program, pidfd, page, taken_over=found is not None)
 
-    def _take_over(self, tenant: Tenant, found: int) -> LeasePage:
-        page = lease_pages.take_over(found, tenant.quota)
+    def _take_over(self, live: LiveContainer, found: int) -> LeasePage:
+        page = lease_pages.take_over(found, live.quota)
         inode = lease_pages.inode(page)
         if any(lease_pages.inode(session.page) == inode for session in self._broker.sessions.values()):
             page.close()
@@ -174,7 +177,7 @@ class Sessions:
         return (pid, program.started) in self._processes
 
     def open(
-        self, tenant: Tenant, pid: int, program: Program, pidfd: int, page: LeasePage, *, taken_over: bool = False
+        self, live: LiveContainer, pid: int, program: Program, pidfd: int, page: LeasePage, *, taken_over: bool = False
     ) -> Session:
         """Makes a process known; `pidfd` and `page` become the session's.
 
@@ -182,20 +185,20 @@ class Sessions:
         quota has room for: no page, however it came to be, brings headroom with it.
         """
         leases = {}
-        for gpu, index in lease_pages.slots(page, tenant.quota).items():
-            room = tenant.quota[gpu] - tenant.granted(gpu)
+        for gpu, index in lease_pages.slots(page, live.quota).items():
+            room = live.quota[gpu] - live.granted(gpu)
             before, note = self._grants.before(pid, program.started, gpu), self._grants.note(pid, program.started, gpu)
             if taken_over:
                 leases[gpu] = Lease.taken_over(page[index], index, room if before is None else min(room, before), note)
             else:
                 note(0)
                 leases[gpu] = Lease(page[index], index, note)
-        session = Session(next(self._ids), tenant.id, pid, program, pidfd, page, leases)
+        session = Session(next(self._ids), live.id, pid, program, pidfd, page, leases)
         self._processes[pid, program.started] = session
-        if taken_over and not tenant.swap:  # it may be found only after its container's move was undone
+        if taken_over and not live.swap:  # it may be found only after its container's move was undone
             page.hold(False)
         if taken_over:
-            self._broker.waits.took_over(tenant, max((lease.waiting for lease in leases.values()), default=0.0))
+            self._broker.waits.took_over(live, max((lease.waiting for lease in leases.values()), default=0.0))
         self._roster.open(session)
         asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
         return session
@@ -232,14 +235,14 @@ class Sessions:
 
     def _physical(self, session: Session, gpu: str, size: int) -> None:
         """The card was fuller than we knew; the next measurement finds out by whom."""
-        tenant = self._broker.tenants[session.container]
-        tenant.physical += 1  # by container: it chooses how many processes it has
-        if server.is_power_of_two(tenant.physical):
+        live = self._broker.live_containers[session.container]
+        live.physical += 1  # by container: it chooses how many processes it has
+        if server.is_power_of_two(live.physical):
             log.warning(
                 "container %s, process %d: GPU %s had no memory for %d bytes inside its lease (%d times)",
-                tenant, session.pid, gpu, size, tenant.physical,
+                live, session.pid, gpu, size, live.physical,
             )  # fmt: skip
-            self._broker.records.card_full(tenant, session, gpu, size)
+            self._broker.records.card_full(live, session, gpu, size)
 
     def _need(self, session: Session, connection: Connection, frame: Frame, gpu: str | None) -> None:
         if frame.code not in (Purpose.MEMORY, Purpose.CONTEXT):
@@ -249,19 +252,19 @@ class Sessions:
             return
         if gpu is None:
             connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
-        elif self._broker.tenants[session.container].open_calls >= OPEN_CALLS:
+        elif self._broker.live_containers[session.container].open_calls >= OPEN_CALLS:
             connection.hold(frame)
             self._held.setdefault(session.container, deque()).append(connection)
         else:
             self._broker.need(session, frame.serial, gpu, frame.bytes, connection)
 
-    def answered(self, tenant: Tenant) -> None:
+    def answered(self, live: LiveContainer) -> None:
         """There may be room for another call of this container: whoever has waited longest is heard."""
-        held = self._held.get(tenant.id)
-        if held and tenant.open_calls < OPEN_CALLS:
+        held = self._held.get(live.id)
+        if held and live.open_calls < OPEN_CALLS:
             connection = held.popleft()
             if not held:
-                del self._held[tenant.id]
+                del self._held[live.id]
             connection.go_on()
 
     def tick(self) -> None:
@@ -269,7 +272,7 @@ class Sessions:
         for container, held in list(self._held.items()):
             for session in {self._connections[connection] for connection in held}:
                 self._broker.collect(session)
-            self.answered(self._broker.tenants[container])
+            self.answered(self._broker.live_containers[container])
 
     def closed(self, connection: Connection) -> None:
         session = self._connections.pop(connection, None)

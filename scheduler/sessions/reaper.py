@@ -11,7 +11,7 @@ import pynvml
 
 from scheduler import clock
 from scheduler.gpus import Gpus
-from scheduler.sessions.tenants import Session
+from scheduler.sessions.live_containers import Session
 
 log = logging.getLogger(__name__)
 

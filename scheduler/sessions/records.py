@@ -12,8 +12,8 @@ from typing import Protocol
 
 from scheduler.core.events import Granted, Rejected, Suspended
 from scheduler.pace import Pace
+from scheduler.sessions.live_containers import LiveContainer, Session
 from scheduler.sessions.sums import SumKind, Sums
-from scheduler.sessions.tenants import Session, Tenant
 
 
 class Journal(Protocol):
@@ -44,43 +44,43 @@ class Records:
         """To be called now and then."""
         self.sums.tick(self._now())
 
-    def end(self, tenant: Tenant) -> None:
+    def end(self, live: LiveContainer) -> None:
         """It has ended, and its last process is gone."""
-        self.sums.end(tenant.id)
-        self._paces.pop(tenant.id, None)
+        self.sums.end(live.id)
+        self._paces.pop(live.id, None)
 
-    def _may_tell(self, tenant: Tenant) -> bool:
+    def _may_tell(self, live: LiveContainer) -> bool:
         now = self._now()
-        return not self._paces.setdefault(tenant.id, Pace(EVENTS_A_SECOND, now)).take(now)
+        return not self._paces.setdefault(live.id, Pace(EVENTS_A_SECOND, now)).take(now)
 
-    def granted(self, tenant: Tenant, session: Session, grant: Granted) -> None:
-        went_on = grant.was_suspended and self._goes_on(tenant)
-        if not went_on and not self._may_tell(tenant):
-            self.sums.add(SumKind(tenant.id, grant.gpu, "accepted"), grant.bytes, self._now())
+    def granted(self, live: LiveContainer, session: Session, grant: Granted) -> None:
+        went_on = grant.was_suspended and self._goes_on(live)
+        if not went_on and not self._may_tell(live):
+            self.sums.add(SumKind(live.id, grant.gpu, "accepted"), grant.bytes, self._now())
             return
         self._journal.event(
             "resumed" if went_on else "accepted",
-            tenant.id, gpu=grant.gpu, pid=session.pid, size=grant.bytes,
-            used_after=self._note_use(tenant, grant.gpu), waited=grant.waited, policy=self._policy(),
+            live.id, gpu=grant.gpu, pid=session.pid, size=grant.bytes,
+            used_after=self._note_use(live, grant.gpu), waited=grant.waited, policy=self._policy(),
         )  # fmt: skip
 
-    def hung_up(self, tenant: Tenant, grant: Granted) -> None:
+    def hung_up(self, live: LiveContainer, grant: Granted) -> None:
         """A wait that was told has ended, although nobody was there to be given the memory."""
-        if not self._goes_on(tenant):
+        if not self._goes_on(live):
             return
         self._journal.event(
-            "resumed", tenant.id, gpu=grant.gpu, used_after=self._note_use(tenant, grant.gpu), waited=grant.waited,
+            "resumed", live.id, gpu=grant.gpu, used_after=self._note_use(live, grant.gpu), waited=grant.waited,
             policy=self._policy(), detail="Its process had hung up: what it asked for went back.",
         )  # fmt: skip
 
-    def rejected(self, tenant: Tenant, session: Session, rejection: Rejected) -> None:
-        went_on = rejection.was_suspended and self._goes_on(tenant)
-        kind = SumKind(tenant.id, rejection.gpu, "rejected", rejection.reason.value)
+    def rejected(self, live: LiveContainer, session: Session, rejection: Rejected) -> None:
+        went_on = rejection.was_suspended and self._goes_on(live)
+        kind = SumKind(live.id, rejection.gpu, "rejected", rejection.reason.value)
         if not went_on and self.sums.count(kind, rejection.bytes, self._now()):
             return
         self._journal.event(
-            "rejected", tenant.id, gpu=rejection.gpu, pid=session.pid, size=rejection.bytes,
-            used_after=self._note_use(tenant, rejection.gpu),
+            "rejected", live.id, gpu=rejection.gpu, pid=session.pid, size=rejection.bytes,
+            used_after=self._note_use(live, rejection.gpu),
             waited=rejection.waited if went_on else 0.0,
             policy=self._policy(), detail=rejection.reason.value,
         )  # fmt: skip
@@ -92,56 +92,56 @@ class Records:
             detail=f"{why}{count} more such calls in {self.sums.period:.0f} s, this the largest.",
         )  # fmt: skip
 
-    def _goes_on(self, tenant: Tenant) -> bool:
+    def _goes_on(self, live: LiveContainer) -> bool:
         """A call of it waits no more. Whether that ends what was told of one: as long as others wait, one stands."""
-        tenant.waits -= 1
-        if tenant.waits_told <= tenant.waits:
+        live.waits -= 1
+        if live.waits_told <= live.waits:
             return False
-        tenant.waits_told -= 1
+        live.waits_told -= 1
         return True
 
-    def suspended(self, tenant: Tenant, session: Session, effect: Suspended, waited: float) -> None:
+    def suspended(self, live: LiveContainer, session: Session, effect: Suspended, waited: float) -> None:
         """`waited`: more than 0 for a wait that goes on from the last scheduler's time."""
-        tenant.waits += 1
-        if tenant.waits_told and not self._may_tell(tenant):
+        live.waits += 1
+        if live.waits_told and not self._may_tell(live):
             return  # it is counted as what becomes of it
-        tenant.waits_told += 1
+        live.waits_told += 1
         self._journal.event(
-            "suspended", tenant.id, gpu=effect.gpu, pid=session.pid, size=effect.bytes,
-            used_after=self._note_use(tenant, effect.gpu), waited=waited, policy=self._policy(),
+            "suspended", live.id, gpu=effect.gpu, pid=session.pid, size=effect.bytes,
+            used_after=self._note_use(live, effect.gpu), waited=waited, policy=self._policy(),
         )  # fmt: skip
 
-    def not_asked_again(self, tenant: Tenant, waited: float) -> None:
+    def not_asked_again(self, live: LiveContainer, waited: float) -> None:
         """Whatever waited under the last scheduler does not any more."""
         self._journal.event(
-            "resumed", tenant.id, waited=waited, policy=self._policy(),
+            "resumed", live.id, waited=waited, policy=self._policy(),
             detail="The scheduler was restarted, and no call of it waits any more.",
         )  # fmt: skip
 
-    def is_suspended(self, tenant: Tenant) -> None:
-        self._journal.suspended(tenant.id, tenant.suspended_since, tenant.suspended_before)
+    def is_suspended(self, live: LiveContainer) -> None:
+        self._journal.suspended(live.id, live.suspended_since, live.suspended_before)
 
-    def card_full(self, tenant: Tenant, session: Session, gpu: str, size: int) -> None:
+    def card_full(self, live: LiveContainer, session: Session, gpu: str, size: int) -> None:
         """The card itself had no memory for `size` bytes inside the lease."""
         self._journal.event(
-            "card_full", tenant.id, gpu=gpu, pid=session.pid, size=size, used_after=self._note_use(tenant, gpu),
-            detail=f"The card had no memory inside a lease ({tenant.physical} times): something else is on it.",
+            "card_full", live.id, gpu=gpu, pid=session.pid, size=size, used_after=self._note_use(live, gpu),
+            detail=f"The card had no memory inside a lease ({live.physical} times): something else is on it.",
         )  # fmt: skip
 
-    def use(self, tenant: Tenant, gpu: str, *, pid: int | None = None) -> None:
+    def use(self, live: LiveContainer, gpu: str, *, pid: int | None = None) -> None:
         """What the container uses more or less than by its last event: inside leases nobody tells.
 
         `pid`: of a process that is gone. Of many that go at once the next look at all that it uses tells.
         """
-        before, used = tenant.told.get(gpu, 0), tenant.note_peak(gpu)
-        if used == before or (pid is not None and not tenant.finished and not self._may_tell(tenant)):
+        before, used = live.told.get(gpu, 0), live.note_peak(gpu)
+        if used == before or (pid is not None and not live.finished and not self._may_tell(live)):
             return
-        tenant.told[gpu] = used
+        live.told[gpu] = used
         kind = "accepted" if used > before else "freed"
         self._journal.event(
-            kind, tenant.id, gpu=gpu, pid=pid, size=abs(used - before), used_after=used, policy=self._policy(),
+            kind, live.id, gpu=gpu, pid=pid, size=abs(used - before), used_after=used, policy=self._policy(),
         )  # fmt: skip
 
-    def _note_use(self, tenant: Tenant, gpu: str) -> int:
-        tenant.told[gpu] = tenant.note_peak(gpu)
-        return tenant.told[gpu]
+    def _note_use(self, live: LiveContainer, gpu: str) -> int:
+        live.told[gpu] = live.note_peak(gpu)
+        return live.told[gpu]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from scheduler.core.events import ContainerAdded, ContainerEnded, QuotaChanged, Refused, SessionEnded, SessionOpened
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Session, Tenant
+from scheduler.sessions.live_containers import LiveContainer, Session
 
 
 class Roster:
@@ -15,60 +15,60 @@ class Roster:
 
     # ---- containers ----
 
-    def add(self, tenant: Tenant, event: ContainerAdded) -> Refused | None:
+    def add(self, live: LiveContainer, event: ContainerAdded) -> Refused | None:
         """Admits a container; the refusal if it may not be."""
-        self._broker.tenants[tenant.id] = tenant
+        self._broker.live_containers[live.id] = live
         if refusal := self._broker.ask(event):
-            del self._broker.tenants[tenant.id]
+            del self._broker.live_containers[live.id]
         return refusal
 
-    def change_quota(self, tenant: Tenant, quota: Mapping[str, int]) -> Refused | None:
+    def change_quota(self, live: LiveContainer, quota: Mapping[str, int]) -> Refused | None:
         """Bytes for each of its GPUs. If it is refused, nothing has changed."""
-        if refusal := self._broker.ask(QuotaChanged(self._broker.now(), tenant.id, quota)):
+        if refusal := self._broker.ask(QuotaChanged(self._broker.now(), live.id, quota)):
             return refusal
-        tenant.quota = {gpu: quota[gpu] for gpu in tenant.quota}
-        self._broker.collect_excess(tenant)
-        self._broker.show(tenant)
+        live.quota = {gpu: quota[gpu] for gpu in live.quota}
+        self._broker.collect_excess(live)
+        self._broker.show(live)
         return None
 
-    def end(self, tenant: Tenant) -> None:
+    def end(self, live: LiveContainer) -> None:
         """The container has ended. It is forgotten when its last process's memory is back."""
-        tenant.finished = True
-        self._broker.waits.ended(tenant)
-        self._forget_if_gone(tenant)
+        live.finished = True
+        self._broker.waits.ended(live)
+        self._forget_if_gone(live)
 
-    def _forget_if_gone(self, tenant: Tenant) -> None:
-        if tenant.finished and not tenant.sessions and self._broker.tenants.pop(tenant.id, False):
-            self._broker.tell(ContainerEnded(self._broker.now(), tenant.id))
-            self._broker.records.end(tenant)
-            self._broker.changed(tenant.id)
+    def _forget_if_gone(self, live: LiveContainer) -> None:
+        if live.finished and not live.sessions and self._broker.live_containers.pop(live.id, False):
+            self._broker.tell(ContainerEnded(self._broker.now(), live.id))
+            self._broker.records.end(live)
+            self._broker.changed(live.id)
 
     # ---- processes ----
 
     def open(self, session: Session) -> None:
         """A process is known from now on, with what its leases hold already."""
-        broker, tenant = self._broker, self._broker.tenants[session.container]
-        broker.sessions[session.id] = tenant.sessions[session.id] = session
+        broker, live = self._broker, self._broker.live_containers[session.container]
+        broker.sessions[session.id] = live.sessions[session.id] = session
         for gpu, lease in session.leases.items():
             broker.leases.setdefault(gpu, {})[session.id] = lease
             lease.set_pressure(gpu in broker.pressed)
-        session.show_waiting(tenant.suspended_since)
+        session.show_waiting(live.suspended_since)
         leased = {gpu: lease.granted for gpu, lease in session.leases.items() if lease.granted}
-        broker.tell(SessionOpened(broker.now(), session.id, tenant.id, leased))
-        broker.show(tenant, [session])
+        broker.tell(SessionOpened(broker.now(), session.id, live.id, leased))
+        broker.show(live, [session])
 
     def close(self, session: Session) -> None:
         """The card no longer shows the process: its whole lease comes back."""
-        broker, tenant = self._broker, self._broker.tenants[session.container]
+        broker, live = self._broker, self._broker.live_containers[session.container]
         for gpu in session.leases:
-            tenant.note_peak(gpu)
-        del tenant.sessions[session.id]
+            live.note_peak(gpu)
+        del live.sessions[session.id]
         for gpu in session.leases:
             del broker.leases[gpu][session.id]
-        tenant.note_gone([session.pid], broker.now())
+        live.note_gone([session.pid], broker.now())
         broker.tell(SessionEnded(broker.now(), session.id))
         del broker.sessions[session.id]  # last: the end of a call of it that waited was still to be written down
         for gpu in session.leases:
-            broker.records.use(tenant, gpu, pid=session.pid)
-        broker.changed(tenant.id)
-        self._forget_if_gone(tenant)
+            broker.records.use(live, gpu, pid=session.pid)
+        broker.changed(live.id)
+        self._forget_if_gone(live)

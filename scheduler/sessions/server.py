@@ -2,8 +2,8 @@
 
 Who is speaking is known from outside the payload: the container by the socket that was connected to, the process by
 the kernel (SO_PEERCRED, and a pidfd, which tells whether the pid is its own still). Everything here is non-blocking,
-with small fixed buffers, and what one container may take of the rota, connections and descriptors has a budget: who
-connects beyond it waits in its own container's backlog.
+with small fixed buffers, and what one container may take of the fair_queue, connections and descriptors has a budget:
+who connects beyond it waits in its own container's backlog.
 
 `Server` knows no memory: what a message means is the `Handler`'s business (processes.py).
 """
@@ -26,7 +26,7 @@ from scheduler import clock, proc
 from scheduler.pace import Pace
 from scheduler.sessions.closer import Closer
 from scheduler.sessions.connection import Connection, Handler
-from scheduler.sessions.rota import Rota
+from scheduler.sessions.fair_queue import FairQueue
 from shim.binding import EXHAUSTED
 from web.logs import ById
 
@@ -60,7 +60,7 @@ class Server:
         self._left: set[str] = set()  # those that are no more, and whose directory may be there
         self._resting: set[str] = set()  # containers from which nobody is let in just now
         self._arrivals: dict[str, Pace] = {}  # container → its connections a second
-        self.rota = Rota()
+        self.fair_queue = FairQueue()
         self.closer = Closer()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -125,7 +125,7 @@ class Server:
         self._complaints.pop(container, None)
         self._inodes.pop(container, None)
         self._arrivals.pop(container, None)
-        self.rota.forget(container)
+        self.fair_queue.forget(container)
         self._left.add(container)
         self._take_away()
 
@@ -182,9 +182,9 @@ class Server:
     # ---- who connects ----
 
     def _acceptable(self, container: str) -> None:
-        if self.rota.at_once(container, lambda: self._accept(container) and False):
+        if self.fair_queue.at_once(container, lambda: self._accept(container) and False):
             asyncio.get_running_loop().remove_reader(self._listeners[container])
-            self.rota.add(container, lambda: self._accept_in_turn(container))
+            self.fair_queue.add(container, lambda: self._accept_in_turn(container))
 
     def _accept_in_turn(self, container: str) -> bool:
         more = self._accept(container)

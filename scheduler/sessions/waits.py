@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from scheduler.core.events import Event, Reordered, WaitedBefore
 from scheduler.core.state import State
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.sessions.records import Records
-from scheduler.sessions.tenants import Tenant
 
 RECONNECTING = 10.0  # seconds in which whoever waited for the last scheduler asks the new one again
 
@@ -21,14 +21,14 @@ class Waits:
 
     def __init__(
         self,
-        tenants: Mapping[str, Tenant],
+        live_containers: Mapping[str, LiveContainer],
         state: Callable[[], State],
         records: Records,
         now: Callable[[], float],
         changed: Callable[[str], None],
         later: Callable[[Event], None],
     ) -> None:
-        self._tenants, self._state, self._records, self._now = tenants, state, records, now
+        self._live_containers, self._state, self._records, self._now = live_containers, state, records, now
         self._changed, self._later = changed, later
         self._order: tuple[str, ...] = ()  # by an admin; containers leave it when they do not wait any more
         self._waited_lately: set[str] = set()
@@ -39,61 +39,61 @@ class Waits:
         for request in self._state().waiting:
             if request.suspended:
                 since[request.container] = min(request.since, since.get(request.container, request.since))
-        for tenant in self._tenants.values():
-            began = since.get(tenant.id)
-            if (began is None) is not (tenant.suspended_since is None) and not (began is None and tenant.waited_since):
-                self._put(tenant, began)
+        for live in self._live_containers.values():
+            began = since.get(live.id)
+            if (began is None) is not (live.suspended_since is None) and not (began is None and live.waited_since):
+                self._put(live, began)
         for container in since:
             self._changed(container)  # also when only its place in the queue is another one
         if any(not request.placed and request.container in self._order for request in self._state().waiting):
             # A program asks for its context first and its memory next: its place is kept from one call to the other.
             self._later(Reordered(self._now(), self._order))
 
-    def _put(self, tenant: Tenant, since: float | None) -> None:
-        if since is None and tenant.suspended_since is not None:
-            tenant.suspended_before += max(0.0, self._now() - tenant.suspended_since)
-        tenant.suspended_since = since
-        self._records.is_suspended(tenant)
-        for session in tenant.sessions.values():
+    def _put(self, live: LiveContainer, since: float | None) -> None:
+        if since is None and live.suspended_since is not None:
+            live.suspended_before += max(0.0, self._now() - live.suspended_since)
+        live.suspended_since = since
+        self._records.is_suspended(live)
+        for session in live.sessions.values():
             session.show_waiting(since)
 
     # ---- over a restart ----
 
-    def took_over(self, tenant: Tenant, since: float) -> None:
+    def took_over(self, live: LiveContainer, since: float) -> None:
         """By its pages it waits since then. Unlike the database's, their clock does not step."""
-        if tenant.waited_since is not None and tenant.waited_since < since <= self._now():
-            tenant.waited_since = tenant.suspended_since = since
+        if live.waited_since is not None and live.waited_since < since <= self._now():
+            live.waited_since = live.suspended_since = since
 
-    def gone_on(self, tenant: Tenant) -> float:
+    def gone_on(self, live: LiveContainer) -> float:
         """For a call that is suspended: the seconds that it stands for from the last scheduler's time, once."""
-        if not tenant.wait_told or tenant.waited_since is None:
+        if not live.wait_told or live.waited_since is None:
             return 0.0
-        tenant.wait_told = False
-        return max(1e-3, self._now() - tenant.waited_since)
+        live.wait_told = False
+        return max(1e-3, self._now() - live.waited_since)
 
     def expected(self) -> WaitedBefore:
         """Whoever waited when the last scheduler ended, and can ask again."""
-        waited = (tenant.id for tenant in self._tenants.values() if tenant.waited_since is not None and tenant.sessions)
+        waited = (live.id for live in self._live_containers.values() if live.waited_since is not None and live.sessions)
         return WaitedBefore(self._now(), frozenset(waited), self._now() + RECONNECTING)
 
     def stop_expecting(self) -> None:
         """Whoever waited when the last scheduler ended and has not asked again by now does not wait any more."""
-        for tenant in self._tenants.values():
-            self.over(tenant)
+        for live in self._live_containers.values():
+            self.over(live)
         self.update()
 
-    def over(self, tenant: Tenant) -> None:
+    def over(self, live: LiveContainer) -> None:
         """What went on from the last scheduler's time is over, or is a wait like any other."""
-        since, tenant.waited_since = tenant.waited_since, None
-        if tenant.wait_told and since is not None:
-            tenant.wait_told = False
-            self._records.not_asked_again(tenant, max(0.0, self._now() - since))
+        since, live.waited_since = live.waited_since, None
+        if live.wait_told and since is not None:
+            live.wait_told = False
+            self._records.not_asked_again(live, max(0.0, self._now() - since))
             self.update()
 
-    def ended(self, tenant: Tenant) -> None:
+    def ended(self, live: LiveContainer) -> None:
         """The container has: the end is the end of that, too."""
-        if tenant.waited_since is not None:
-            tenant.waited_since, tenant.wait_told = None, False
+        if live.waited_since is not None:
+            live.waited_since, live.wait_told = None, False
             self.update()
 
     # ---- the order ----

@@ -113,4 +113,4 @@ async def test_a_limit_that_an_image_asks_for_is_a_size_within_bounds_or_a_sente
     assert "com.nvidia.memory.limit" in command.message or "more than" in command.message
     assert len(command.message) < 500
     assert command.message.isprintable()
-    assert str(container.pk) not in host.up.broker.tenants
+    assert str(container.pk) not in host.up.broker.live_containers

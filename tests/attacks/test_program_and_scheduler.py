@@ -47,12 +47,12 @@ async def test_a_bystander_is_answered_during_all_of_them_at_once(
 ) -> None:
     bystander = await run(host, BYSTANDER, GIB)
     await says(host, bystander, "allocating")
-    tenant, (gpu,) = host.up.broker.tenants[str(bystander.pk)], host.up.gpus.cards
+    live, (gpu,) = host.up.broker.live_containers[str(bystander.pk)], host.up.gpus.cards
     attackers = [await run(host, BEGIN + attack, 4 * GIB) for attack in ATTACKS.values()]
     for each in attackers:
         await says(host, each, "attacking")
-    before = tenant.used(gpu) // 4096
-    await eventually(lambda: tenant.used(gpu) // 4096 >= before + CALLS)
+    before = live.used(gpu) // 4096
+    await eventually(lambda: live.used(gpu) // 4096 >= before + CALLS)
     for each in attackers:
         assert (await host.get(each)).finished_at is None, host.log(each)[-1000:]
     for each in attackers:

@@ -91,6 +91,6 @@ async def test_what_a_session_holds_beside_its_charge_is_only_charged_as_long_as
     container = await host.launch(*ways(host.programs)["dlmopen beside a session"](2 * GIB), gpu_memory=4 * GIB)
     await holds_since(host, container)
     gpu = next(iter(host.up.gpus.cards))
-    tenant = host.up.broker.tenants[str(container.pk)]
-    await eventually(lambda: tenant.used(gpu) > 2 * GIB)
+    live = host.up.broker.live_containers[str(container.pk)]
+    await eventually(lambda: live.used(gpu) > 2 * GIB)
     assert await host.events(container, "bypass") == []

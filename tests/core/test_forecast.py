@@ -2,7 +2,7 @@
 
 from scheduler.core.arbiter import handle
 from scheduler.core.events import ContainerAdded, ContainerPaused, GpuSeen, Needed, SessionOpened
-from scheduler.core.forecast import GoesOn, forecast, next_after, outlook
+from scheduler.core.forecast import GoesOn, forecast, forecasts, next_after
 from scheduler.core.state import State
 from tests.support.world import Process, World
 
@@ -92,7 +92,7 @@ def test_it_names_nobody_who_is_paused_or_whose_end_is_not_enough():
 
 
 def gone_on(state: State, ends: dict[str, float] | None = None, lasts: dict[str, float] | None = None) -> list[GoesOn]:
-    return [found for found in outlook(state, ends or {}, lasts or {}) if found]
+    return [found for found in forecasts(state, ends or {}, lasts or {}) if found]
 
 
 def test_the_outlook_names_for_everybody_who_waits_whose_ends_they_wait_for():

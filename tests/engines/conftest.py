@@ -13,7 +13,7 @@ import pytest
 
 from scheduler.engines.base import Engine, EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine, DockerSettings
-from scheduler.engines.outfit import Outfit
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
 from tests.support.eventually import PATIENCE
 
@@ -56,13 +56,13 @@ async def started(engine: AnEngine) -> AsyncIterator[AnEngine]:
 
 async def empty(engine: Engine) -> None:
     """Ends and removes all that it has."""
-    for sighting in await engine.sightings():
-        await engine.kill(sighting.engine_id)
-        await removed(engine, sighting.engine_id)
+    for status in await engine.statuses():
+        await engine.kill(status.engine_id)
+        await removed(engine, status.engine_id)
 
 
 async def removed(engine: Engine, engine_id: str) -> None:
-    """Tried again while its output is being copied, as by leftovers.py."""
+    """Tried again while its output is being copied, as by garbage_collection.py."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -76,9 +76,11 @@ async def removed(engine: Engine, engine_id: str) -> None:
 def open_engine(tmp_path: Path, empty_shim: Path, dockerd: Dockerd) -> Opener:
     """Opens a started Docker engine, with DockerSettings' fields; opened again it is a restarted scheduler."""
 
-    def opened(outfit: Outfit | None = None, **fields: object) -> AbstractAsyncContextManager[DockerEngine]:
+    def opened(
+        runtime_environment: RuntimeEnvironment | None = None, **fields: object
+    ) -> AbstractAsyncContextManager[DockerEngine]:
         settings = DockerSettings(**{"address": dockerd.address, "volume_roots": (tmp_path,), **fields})
-        return started(DockerEngine(tmp_path, outfit or Outfit(empty_shim), settings))
+        return started(DockerEngine(tmp_path, runtime_environment or RuntimeEnvironment(empty_shim), settings))
 
     return opened
 

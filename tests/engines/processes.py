@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engines.base import Condition, Launch, Sighting
-from scheduler.engines.outfit import Outfit, Simulation
+from scheduler.engines.base import Condition, Launch, Status
 from scheduler.engines.process import tree
 from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation
 from tests.support.eventually import eventually
 
 
 @pytest.fixture
-def outfit(tmp_path: Path, empty_shim: Path) -> Outfit:
-    return Outfit(empty_shim, Simulation(tmp_path / "sim", tmp_path / "card" / "state"))
+def runtime_environment(tmp_path: Path, empty_shim: Path) -> RuntimeEnvironment:
+    return RuntimeEnvironment(empty_shim, Simulation(tmp_path / "sim", tmp_path / "card" / "state"))
 
 
 @pytest.fixture
-async def engine(tmp_path: Path, outfit: Outfit) -> AsyncIterator[ProcessEngine]:
-    engine = ProcessEngine(tmp_path / "processes", outfit)
+async def engine(tmp_path: Path, runtime_environment: RuntimeEnvironment) -> AsyncIterator[ProcessEngine]:
+    engine = ProcessEngine(tmp_path / "processes", runtime_environment)
     await engine.start()
     yield engine
-    for sighting in await engine.sightings():
-        await engine.kill(sighting.engine_id)
+    for status in await engine.statuses():
+        await engine.kill(status.engine_id)
     await engine.close()
 
 
@@ -45,11 +45,11 @@ def a_launch(tmp_path: Path, *command: str, **fields: object) -> Launch:
     return Launch(**{**settings, **fields})
 
 
-async def next_change(engine: ProcessEngine, condition: Condition) -> Sighting:
+async def next_change(engine: ProcessEngine, condition: Condition) -> Status:
     async with asyncio.timeout(60):
-        async for sighting in engine.changes():
-            if sighting.condition is condition:
-                return sighting
+        async for status in engine.changes():
+            if status.condition is condition:
+                return status
     raise AssertionError("the stream ended")
 
 

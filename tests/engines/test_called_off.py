@@ -12,9 +12,9 @@ import pytest
 
 from scheduler.engines.base import Engine, Launch
 from scheduler.engines.docker.engine import DockerEngine
-from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE as LOCAL
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import empty, started
 from tests.support.eventually import eventually
 
@@ -29,13 +29,13 @@ async def called_off(launching: asyncio.Task[Any]) -> None:
 
 async def taken_away(engine: Engine) -> int:
     """How many there were."""
-    count = len(await engine.sightings())
+    count = len(await engine.statuses())
     await empty(engine)
     return count
 
 
 async def test_keeper_that_is_under_way_is_waited_for(tmp_path: Path, empty_shim: Path, a_launch: Launcher) -> None:
-    async with started(ProcessEngine(tmp_path / "processes", Outfit(empty_shim))) as engine:
+    async with started(ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim))) as engine:
         launch = a_launch("sleep", "600", image=LOCAL)
         launching = asyncio.create_task(engine.launch(launch))
         await eventually((tmp_path / "processes" / launch.id / "launch.json").exists)

@@ -9,7 +9,7 @@ from pytest_django import Settings
 
 from scheduler.engines.base import EngineAway
 from scheduler.engines.choose import choose
-from scheduler.engines.outfit import keep_copy
+from scheduler.engines.runtime_environment import keep_copy
 from tests.engines.conftest import leaks_sockets
 from tests.support.dockerd import Dockerd
 

@@ -20,10 +20,10 @@ from typing import TypeVar
 
 import pytest
 
-from scheduler.engines.base import Condition, Engine, EngineError, Launch, Sighting
-from scheduler.engines.outfit import Outfit
+from scheduler.engines.base import Condition, Engine, EngineError, Launch, Status
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE as LOCAL
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import empty, leaks_sockets, started
 from tests.support.eventually import PATIENCE, eventually
 
@@ -44,7 +44,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def opened(kind: str, tmp_path: Path, empty_shim: Path, request: pytest.FixtureRequest) -> Opener:
     """Opens a started engine; opened again, it is that of a restarted scheduler."""
     if kind == "process":
-        return lambda: started(ProcessEngine(tmp_path / "processes", Outfit(empty_shim)))
+        return lambda: started(ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim)))
     opens: Opener = request.getfixturevalue("open_engine")
     return opens
 
@@ -61,12 +61,12 @@ def a_launch(kind: str, a_launch: Launcher) -> Launcher:
     return partial(a_launch, image=LOCAL) if kind == "process" else a_launch
 
 
-async def told(engine: Engine, id_: str, condition: Condition, within: float = PATIENCE) -> Sighting:
+async def told(engine: Engine, id_: str, condition: Condition, within: float = PATIENCE) -> Status:
     """The first change of this container to this condition."""
     async with asyncio.timeout(within):
-        async for sighting in engine.changes():
-            if (sighting.id, sighting.condition) == (id_, condition):
-                return sighting
+        async for status in engine.changes():
+            if (status.id, status.condition) == (id_, condition):
+                return status
     raise AssertionError("the stream has ended")
 
 
@@ -77,8 +77,8 @@ async def tried(call: Awaitable[T]) -> T | EngineError:
         return error
 
 
-async def found(engine: Engine, id_: str) -> Sighting | None:
-    return next((sighting for sighting in await engine.sightings() if sighting.id == id_), None)
+async def found(engine: Engine, id_: str) -> Status | None:
+    return next((status for status in await engine.statuses() if status.id == id_), None)
 
 
 async def until_logged(launch: Launch, text: str) -> None:
@@ -95,11 +95,11 @@ async def test_it_says_its_name_and_that_it_answers(engine: Engine, kind: str) -
 async def test_what_was_launched_runs_and_is_seen(engine: Engine, a_launch: Launcher) -> None:
     before = time.time()
     launch = a_launch(*FOREVER)
-    sighting = await engine.launch(launch)
-    assert (sighting.id, sighting.condition, sighting.exit_code) == (launch.id, Condition.RUNNING, None)
+    status = await engine.launch(launch)
+    assert (status.id, status.condition, status.exit_code) == (launch.id, Condition.RUNNING, None)
     seen = await found(engine, launch.id)
     assert seen is not None
-    assert (seen.engine_id, seen.condition) == (sighting.engine_id, Condition.RUNNING)
+    assert (seen.engine_id, seen.condition) == (status.engine_id, Condition.RUNNING)
     assert seen.started_at is not None
     assert before - 1 <= seen.started_at <= time.time() + 1
 
@@ -129,7 +129,7 @@ async def test_same_launch_again_is_the_same_container_even_once_it_has_ended(
     await engine.kill(first.engine_id)
     again = await engine.launch(launch)
     assert (again.engine_id, again.condition) == (first.engine_id, Condition.ENDED)
-    assert len(await engine.sightings()) == 1
+    assert len(await engine.statuses()) == 1
 
 
 async def test_unknown_image_is_refused_and_leaves_nothing(engine: Engine, a_launch: Launcher) -> None:
@@ -139,14 +139,14 @@ async def test_unknown_image_is_refused_and_leaves_nothing(engine: Engine, a_lau
         assert caught.value.field == "image"
         # Docker asks the registry, which cannot be reached from everywhere.
         assert (caught.value.code, caught.value.status) in (("unknown_image", 404), ("registry_away", 503))
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
 
 
 async def test_program_that_is_not_there_is_refused_and_leaves_nothing(engine: Engine, a_launch: Launcher) -> None:
     with pytest.raises(EngineError, match="/no/such") as caught:
         await engine.launch(a_launch("/no/such"))
     assert (caught.value.code, caught.value.field, caught.value.status) == ("cannot_start", "command", 400)
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
 
 
 OPTIONS: dict[str, object] = {
@@ -170,20 +170,20 @@ async def test_what_can_be_asked_for_is_done_or_refused_by_name(
     answer = await tried(engine.launch(a_launch("sleep", "600", **{field: OPTIONS[field]})))
     if isinstance(answer, EngineError):
         assert (answer.code, answer.status, answer.field) == ("not_supported", 400, field)
-        assert await engine.sightings() == []
+        assert await engine.statuses() == []
     else:
         assert answer.condition is Condition.RUNNING
 
 
 async def test_console_shows_what_is_typed_or_there_is_none(engine: Engine, a_launch: Launcher) -> None:
-    sighting = await tried(engine.launch(a_launch("cat", interactive=True)))
-    if isinstance(sighting, EngineError):
-        assert (sighting.code, sighting.field) == ("not_supported", "interactive")
+    status = await tried(engine.launch(a_launch("cat", interactive=True)))
+    if isinstance(status, EngineError):
+        assert (status.code, status.field) == ("not_supported", "interactive")
         refused = await tried(engine.attach((await engine.launch(a_launch(*FOREVER))).engine_id))
         assert isinstance(refused, EngineError)
         assert refused.code == "not_supported"
         return
-    console = await engine.attach(sighting.engine_id)
+    console = await engine.attach(status.engine_id)
     try:
         async with asyncio.timeout(60):
             await console.write(b"hello\n")
@@ -193,7 +193,7 @@ async def test_console_shows_what_is_typed_or_there_is_none(engine: Engine, a_la
             assert (await console.read())[1] == b""
     finally:
         await console.close()
-    assert (await told(engine, sighting.id, Condition.ENDED)).exit_code == 0
+    assert (await told(engine, status.id, Condition.ENDED)).exit_code == 0
 
 
 # ---- pauses and the end ---------------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ async def test_pause_and_resume_are_told_in_order_and_may_be_repeated(engine: En
     await engine.remove(engine_id)
     conditions = []
     async with asyncio.timeout(60):
-        async for sighting in engine.changes():
-            conditions.append(sighting.condition)
-            if sighting.condition is Condition.GONE:
+        async for status in engine.changes():
+            conditions.append(status.condition)
+            if status.condition is Condition.GONE:
                 break
     assert [condition for condition, _ in groupby(conditions)] == [
         Condition.RUNNING, Condition.PAUSED, Condition.RUNNING, Condition.ENDED, Condition.GONE,
@@ -280,7 +280,7 @@ async def test_what_has_ended_cannot_be_paused_nor_what_is_gone(engine: Engine, 
             assert caught.value.code == "not_running"
         await engine.kill(engine_id)
         await engine.remove(engine_id)
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
 
 
 async def test_remove_refuses_the_living_and_forgets_the_ended(engine: Engine, a_launch: Launcher) -> None:
@@ -325,7 +325,7 @@ async def test_process_belongs_to_its_container_only(engine: Engine, a_launch: L
         (await engine.launch(a_launch("/bin/sh", "-c", f"sleep {each}; true"))).engine_id for each in (one, two)
     ]
     await eventually(lambda: _pids(one) and _pids(two))
-    await engine.sightings()
+    await engine.statuses()
     for pid in _pids(one):
         assert engine.owns(first, pid)
         assert not engine.owns(second, pid)
@@ -341,22 +341,22 @@ async def test_containers_that_are_launched_while_it_looks_are_not_taken_for_gon
 
     async def look() -> None:
         while not stop.is_set():
-            await engine.sightings()
+            await engine.statuses()
 
     looking = [asyncio.create_task(look()) for _ in range(3)]
     launches = [a_launch(*FOREVER) for _ in range(8)]
     await asyncio.gather(*(engine.launch(launch) for launch in launches))
     stop.set()
     await asyncio.gather(*looking)
-    await engine.sightings()
+    await engine.statuses()
     last = a_launch("true")
     await engine.launch(last)
     async with asyncio.timeout(60):
-        async for sighting in engine.changes():
-            assert sighting.condition is not Condition.GONE
-            if (sighting.id, sighting.condition) == (last.id, Condition.ENDED):
+        async for status in engine.changes():
+            assert status.condition is not Condition.GONE
+            if (status.id, status.condition) == (last.id, Condition.ENDED):
                 break
-    assert {sighting.id for sighting in await engine.sightings()} == {each.id for each in (*launches, last)}
+    assert {status.id for status in await engine.statuses()} == {each.id for each in (*launches, last)}
 
 
 async def test_restarted_scheduler_finds_the_living_the_paused_and_the_ended(
@@ -370,8 +370,8 @@ async def test_restarted_scheduler_finds_the_living_the_paused_and_the_ended(
         await before.pause(ids[paused.id])
     await asyncio.sleep(1.5)  # the container's own second: nobody of ours is there to see it
     async with opened() as after:
-        seen = {sighting.id: sighting for sighting in await after.sightings()}
-        assert {id_: sighting.engine_id for id_, sighting in seen.items()} == ids
+        seen = {status.id: status for status in await after.statuses()}
+        assert {id_: status.engine_id for id_, status in seen.items()} == ids
         assert seen[living.id].condition is Condition.RUNNING
         assert seen[paused.id].condition is Condition.PAUSED
         ended = seen[ending.id]
@@ -390,7 +390,7 @@ async def test_changes_end_when_it_is_closed(opened: Opener) -> None:
     async with opened() as engine:
         stream = engine.changes()
     async with asyncio.timeout(60):
-        assert [sighting async for sighting in stream] == []
+        assert [status async for status in stream] == []
 
 
 async def test_it_tells_what_a_container_uses_of_the_host(engine: Engine, a_launch: Launcher) -> None:

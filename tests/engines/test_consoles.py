@@ -27,7 +27,7 @@ Launcher = Callable[..., Launch]
 
 @pytest.fixture
 async def consoles(docker_engine: DockerEngine, tmp_path: Path) -> AsyncIterator[Consoles]:
-    opened = Consoles(docker_engine, cast(Any, SimpleNamespace(tenants={})), tmp_path)
+    opened = Consoles(docker_engine, cast(Any, SimpleNamespace(live_containers={})), tmp_path)
     await opened.open()
     yield opened
     await opened.close()

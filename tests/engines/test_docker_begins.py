@@ -46,7 +46,7 @@ async def test_orphan_is_reaped_and_the_exit_code_is_the_programs(
     until_reaped = "while grep -qs '(sleep)' /proc/[0-9]*/stat; do true; done"
     launch = a_launch("sh", "-c", f"sh -c 'sleep 0.1 &'; {until_reaped}; head -c 16 /proc/1/stat; exit 9", image=IMAGE)
     assert (await output_of(docker_engine, launch)).startswith("1 (docker-init)")
-    (ended,) = [each for each in await docker_engine.sightings() if each.id == launch.id]
+    (ended,) = [each for each in await docker_engine.statuses() if each.id == launch.id]
     assert ended.exit_code == 9
 
 
@@ -160,7 +160,7 @@ async def test_program_that_is_there_runs(docker_engine: DockerEngine, a_launch:
     for _ in range(2):  # the second time it is known
         launch = a_launch(program, "true", image=IMAGE, init=False)
         await output_of(docker_engine, launch)
-        (ended,) = [each for each in await docker_engine.sightings() if each.id == launch.id]
+        (ended,) = [each for each in await docker_engine.statuses() if each.id == launch.id]
         assert ended.exit_code is not None
 
 

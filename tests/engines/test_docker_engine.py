@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler.engines.base import Condition, EngineError, Launch, Sighting
+from scheduler.engines.base import Condition, EngineError, Launch, Status
 from scheduler.engines.docker.engine import DockerEngine
 from tests.support.eventually import eventually
 
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.docker
 Launcher = Callable[..., Launch]
 
 
-async def next_change(engine: DockerEngine, condition: Condition) -> Sighting:
+async def next_change(engine: DockerEngine, condition: Condition) -> Status:
     async with asyncio.timeout(60):
-        async for sighting in engine.changes():
-            if sighting.condition is condition:
-                return sighting
+        async for status in engine.changes():
+            if status.condition is condition:
+                return status
     raise AssertionError("the stream ended")
 
 
@@ -34,7 +34,7 @@ async def output_of(engine: DockerEngine, launch: Launch) -> str:
 async def test_output_and_exit_code_are_the_programs_own(docker_engine: DockerEngine, a_launch: Launcher) -> None:
     launch = a_launch("/bin/sh", "-c", "echo out; echo err >&2; exit 7")
     assert sorted((await output_of(docker_engine, launch)).splitlines()) == ["err", "out"]
-    (ended,) = await docker_engine.sightings()
+    (ended,) = await docker_engine.statuses()
     assert (ended.id, ended.condition, ended.exit_code) == (launch.id, Condition.ENDED, 7)
 
 

@@ -197,7 +197,7 @@ class TestRealDocker:
         engine_id = (await self.engine.launch(a_launch("sleep", "600"))).engine_id
         with pytest.raises(EngineError, match="kill it first"):
             await self.engine.remove(engine_id)
-        assert [each.condition for each in await self.engine.sightings()] == [Condition.RUNNING]
+        assert [each.condition for each in await self.engine.statuses()] == [Condition.RUNNING]
 
 
 @pytest.mark.parametrize(

@@ -112,14 +112,14 @@ async def test_a_container_keeps_its_folders_when_the_scheduler_goes(
     script = "until [ -e /d/go ]; do sleep 0.05; done; cat /d/file; echo written > /d/made"
     async with open_engine() as engine:
         launch = a_launch("sh", "-c", script, volumes=[f"{data}:/d"])
-        sighting = await engine.launch(launch)
+        status = await engine.launch(launch)
     async with open_engine() as engine:
         (data / "go").touch()
         async for seen in engine.changes():
             if seen.id == launch.id and seen.exit_code is not None:
                 break
         assert seen.exit_code == 0
-        await engine.remove(sighting.engine_id)
+        await engine.remove(status.engine_id)
     assert (data / "made").read_text() == "written\n"
 
 

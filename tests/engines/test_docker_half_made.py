@@ -57,7 +57,7 @@ async def test_launch_that_failed_and_could_not_be_taken_away_is_told_as_one_tha
         patch.setattr(docker_engine._client.api, "remove_container", stays)
         with pytest.raises(EngineAway, match=r"may run for a while: .* did not receive an exit event"):
             await docker_engine.launch(launch)
-    (found,) = await docker_engine.sightings()
+    (found,) = await docker_engine.statuses()
     assert docker_api.inspect_container(found.engine_id)["State"]["Running"]
 
 
@@ -104,10 +104,10 @@ async def test_launch_that_an_earlier_scheduler_had_made_only_now_is_started(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meanwhile(docker_engine, monkeypatch, lambda create: create())
-    sighting = await docker_engine.launch(a_launch("cat", interactive=True))
-    assert sighting.condition is Condition.RUNNING
-    assert docker_api.inspect_container(sighting.engine_id)["State"]["Running"]
-    attached = await docker_engine.attach(sighting.engine_id)
+    status = await docker_engine.launch(a_launch("cat", interactive=True))
+    assert status.condition is Condition.RUNNING
+    assert docker_api.inspect_container(status.engine_id)["State"]["Running"]
+    attached = await docker_engine.attach(status.engine_id)
     await attached.write(b"there\n")
     assert (await attached.read())[1] == b"there\n"
     await attached.close()
@@ -129,8 +129,8 @@ async def test_launch_that_an_earlier_scheduler_has_docker_make_still_is_waited_
         return create()
 
     instead(docker_engine, monkeypatch, still)
-    sighting = await docker_engine.launch(a_launch("sleep", "600"))
-    assert docker_api.inspect_container(sighting.engine_id)["State"]["Running"]
+    status = await docker_engine.launch(a_launch("sleep", "600"))
+    assert docker_api.inspect_container(status.engine_id)["State"]["Running"]
 
 
 async def test_launch_that_an_earlier_scheduler_has_begun_is_not_begun_again(

@@ -14,7 +14,7 @@ from scheduler.engines.base import Launch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.gpu_access import Cdi, NvidiaRuntime
 from scheduler.engines.docker.options import SHIM
-from scheduler.engines.outfit import Outfit, Simulation, environment
+from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation, environment
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import output_of
 from tests.support.dockerd import Dockerd, build_image, set_in_image
@@ -74,7 +74,7 @@ async def test_program_that_needs_the_images_search_path_starts(
     simulation.libraries.mkdir()
     simulation.state.parent.mkdir()
     build(environment={"LD_LIBRARY_PATH": "/nowhere:/opt"})
-    async with open_engine(Outfit(empty_shim, simulation if simulated else None)) as engine:
+    async with open_engine(RuntimeEnvironment(empty_shim, simulation if simulated else None)) as engine:
         said = await output_of(engine, a_launch("sh", "-c", "needs-mine; echo $? $LD_LIBRARY_PATH", image=IMAGE))
         code, path = said.split()
         assert code == "0"
@@ -160,7 +160,7 @@ async def test_grace_begins_with_the_images_stop_signal(
     engine_id = (await docker_engine.launch(launch)).engine_id
     await eventually(lambda: launch.log_path.exists() and "ready" in launch.log_path.read_text())
     await docker_engine.kill(engine_id, grace=PATIENCE)
-    ended = next(each for each in await docker_engine.sightings() if each.id == launch.id)
+    ended = next(each for each in await docker_engine.statuses() if each.id == launch.id)
     assert ended.exit_code == 3
     said = {"INT": "INT", "SIGRTMIN+3": "RT"}.get(named, "TERM")
     await eventually(lambda: launch.log_path.read_text() == f"ready\n{said}\n")

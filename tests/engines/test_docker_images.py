@@ -83,7 +83,7 @@ async def test_image_that_cannot_be_had_starts_nothing(
         await docker_engine.launch(a_launch("true", image=image))
     assert (caught.value.code, caught.value.field) == (code, "image")
     assert image in str(caught.value)
-    assert await docker_engine.sightings() == []
+    assert await docker_engine.statuses() == []
 
 
 @leaks_sockets
@@ -99,7 +99,7 @@ async def test_registries_that_say_nothing_hold_up_nobody_else(
             assert not (await asyncio.wait(fetching, timeout=1))[0]
             async with asyncio.timeout(14):  # a registry that says nothing is given up after 15
                 await engine.pause(first)
-                assert (await engine.sightings())[0].condition is Condition.PAUSED
+                assert (await engine.statuses())[0].condition is Condition.PAUSED
                 second = (await engine.launch(a_launch("sleep", "600"))).engine_id
                 for each in (first, second):
                     await engine.kill(each)

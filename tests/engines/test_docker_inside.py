@@ -11,7 +11,7 @@ import pytest
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.options import LABEL_TTY, SHIM
-from scheduler.engines.outfit import Outfit, Simulation
+from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import output_of
 from tests.support.dockerd import Dockerd, build_image
@@ -62,7 +62,7 @@ async def test_environment_of_image_and_user_cannot_undo_the_assignment(
     simulation.state.parent.mkdir()
     given = {"GPUSHARE_MEMORY_LIMIT": "1024", "MINE": "too", "LD_PRELOAD": "/tmp/evil.so"}
     launch = a_launch("env", image=stubborn_image, gpus=["GPU-a", "GPU-b"], environment=given)
-    async with open_engine(Outfit(empty_shim, simulation)) as engine:
+    async with open_engine(RuntimeEnvironment(empty_shim, simulation)) as engine:
         text = await output_of(engine, launch)
     seen = dict(line.split("=", 1) for line in text.splitlines())
     for ordinary in ("HOSTNAME", "HOME", "PATH", "SHLVL", "PWD"):
@@ -166,7 +166,7 @@ async def test_place_where_no_command_can_begin_is_refused(
     with pytest.raises(EngineError, match="cannot begin in") as caught:
         await docker_engine.launch(a_launch("true", working_dir=place))
     assert (caught.value.code, caught.value.field, caught.value.status) == ("cannot_begin", "working_dir", 400)
-    assert await docker_engine.sightings() == []
+    assert await docker_engine.statuses() == []
 
 
 async def test_shared_memory_is_as_large_as_asked_for(docker_engine: DockerEngine, a_launch: Launcher) -> None:
@@ -188,11 +188,11 @@ async def test_shared_memory_beyond_the_containers_own_is_refused(
 async def test_container_that_passes_its_host_memory_says_so(docker_engine: DockerEngine, a_launch: Launcher) -> None:
     launch = a_launch("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=100M count=1; exit $?", memory=16 << 20)
     await docker_engine.launch(launch)
-    async for sighting in docker_engine.changes():
-        if sighting.finished_at:
+    async for status in docker_engine.changes():
+        if status.finished_at:
             break
-    assert sighting.exit_code != 0
-    assert sighting.reason == "Out of host memory: it passed its limit of 16 MiB and was ended."
+    assert status.exit_code != 0
+    assert status.reason == "Out of host memory: it passed its limit of 16 MiB and was ended."
 
 
 async def test_what_is_ours_cannot_be_written(docker_engine: DockerEngine, a_launch: Launcher) -> None:
@@ -277,4 +277,4 @@ async def test_volume_that_reaches_too_far_is_refused(
     with pytest.raises(EngineError, match=says) as caught:
         await docker_engine.launch(a_launch("true", volumes=[volume.format(tmp=tmp_path)]))
     assert (caught.value.code, caught.value.field, caught.value.status) == (code, "volumes", 400)
-    assert await docker_engine.sightings() == []
+    assert await docker_engine.statuses() == []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.engines.base import Launch
-from scheduler.engines.docker.together import ROOT
+from scheduler.engines.docker.shared_cgroup import ROOT
 from tests.engines.conftest import Opener, empty
 from tests.engines.test_docker_engine import output_of
 

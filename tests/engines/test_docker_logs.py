@@ -98,7 +98,7 @@ async def test_who_is_launched_where_no_thread_can_be_started_runs_and_is_copied
         short.setattr(threading.Thread, "start", refuse)
         launch = a_launch("/bin/sh", "-c", "echo told; sleep 600")
         engine_id = (await docker_engine.launch(launch)).engine_id
-    await docker_engine.sightings()
+    await docker_engine.statuses()
     await eventually(lambda: launch.log_path.exists() and launch.log_path.read_text() == "told\n")
     await docker_engine.kill(engine_id)
     await docker_engine.remove(engine_id)

@@ -26,9 +26,9 @@ async def test_container_that_passes_its_memory_limit_says_so(docker_engine: Doc
     await asyncio.gather(*(docker_engine.launch(launch) for launch in launches))
     reasons = {}
     async with asyncio.timeout(60):
-        async for sighting in docker_engine.changes():
-            if sighting.condition is Condition.ENDED:
-                reasons[sighting.id] = (sighting.exit_code, sighting.reason)
+        async for status in docker_engine.changes():
+            if status.condition is Condition.ENDED:
+                reasons[status.id] = (status.exit_code, status.reason)
                 if len(reasons) == len(launches):
                     break
     assert set(reasons.values()) == {(137, PASSED)}
@@ -51,12 +51,12 @@ async def test_limit_that_was_passed_is_told_where_docker_never_learns_of_it(
     launch = a_launch("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=200M; exit $?", memory=32 << 20)
     engine_id = (await docker_engine.launch(launch)).engine_id
     async with asyncio.timeout(60):
-        async for sighting in docker_engine.changes():
-            if sighting.condition is Condition.ENDED:
+        async for status in docker_engine.changes():
+            if status.condition is Condition.ENDED:
                 break
-    assert (sighting.exit_code, sighting.reason) == (137, PASSED)
+    assert (status.exit_code, status.reason) == (137, PASSED)
     looked_again = await docker_engine._watch.look(engine_id)
-    assert looked_again == sighting
+    assert looked_again == status
 
 
 async def test_container_that_the_host_ended_for_its_own_lack_of_memory_says_so(
@@ -70,10 +70,10 @@ async def test_container_that_the_host_ended_for_its_own_lack_of_memory_says_so(
     monkeypatch.setattr(kernel_log, "_read", lambda: said)
     docker_api.kill(engine_id)  # as the kernel would
     async with asyncio.timeout(60):
-        async for sighting in docker_engine.changes():
-            if sighting.condition is Condition.ENDED:
+        async for status in docker_engine.changes():
+            if status.condition is Condition.ENDED:
                 break
-    assert (sighting.exit_code, sighting.reason) == (137, kernel_log.HOST)
+    assert (status.exit_code, status.reason) == (137, kernel_log.HOST)
 
 
 async def test_reason_that_docker_tells_after_the_end_is_waited_for(
@@ -94,7 +94,7 @@ async def test_reason_that_docker_tells_after_the_end_is_waited_for(
     engine_id = (await docker_engine.launch(launch)).engine_id
     docker_api.kill(engine_id)  # as the kernel would
     async with asyncio.timeout(60):
-        async for sighting in docker_engine.changes():
-            if sighting.condition is Condition.ENDED:
+        async for status in docker_engine.changes():
+            if status.condition is Condition.ENDED:
                 break
-    assert sighting.reason.startswith("Out of host memory")
+    assert status.reason.startswith("Out of host memory")

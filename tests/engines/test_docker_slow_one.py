@@ -116,7 +116,7 @@ async def test_one_that_cannot_be_looked_at_stays_as_it_was_seen_last(
         patch.setattr(watch, "_inspect", too_slow)
         for each in (mine, theirs):
             docker_api.kill(each)
-        found = {each.engine_id: each.condition for each in await docker_engine.sightings()}
+        found = {each.engine_id: each.condition for each in await docker_engine.statuses()}
         assert found == {mine: Condition.RUNNING, theirs: Condition.ENDED}
     assert not docker_engine.away
     await eventually(lambda: {each.condition for each in docker_engine._watch.changes.known()} == {Condition.ENDED})
@@ -137,7 +137,7 @@ async def test_what_two_looks_at_once_see_is_told_in_its_order(
         slow.let()
         await asyncio.gather(first, second)
     assert [each.condition for each in seen.known()] == [Condition.ENDED]
-    told = [each.condition for each in seen.untold()]
+    told = [each.condition for each in seen.drain()]
     assert told.index(Condition.ENDED) == len(told) - 1
     await eventually(lambda: not docker_engine._watch._looking)  # nothing is kept of a look
 

@@ -12,7 +12,7 @@ import docker
 import docker.errors
 import pytest
 
-from scheduler.engines.base import Condition, EngineAway, EngineError, Launch, Sighting
+from scheduler.engines.base import Condition, EngineAway, EngineError, Launch, Status
 from scheduler.engines.docker import watch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.options import LABEL
@@ -25,11 +25,11 @@ Launcher = Callable[..., Launch]
 WITHIN = 2.0
 
 
-async def seen(engine: DockerEngine, id_: str, condition: Condition, within: float = PATIENCE) -> Sighting:
+async def seen(engine: DockerEngine, id_: str, condition: Condition, within: float = PATIENCE) -> Status:
     async with asyncio.timeout(within):
-        async for sighting in engine.changes():
-            if sighting.id == id_ and sighting.condition is condition:
-                return sighting
+        async for status in engine.changes():
+            if status.id == id_ and status.condition is condition:
+                return status
     raise AssertionError("the stream ended")
 
 
@@ -76,7 +76,7 @@ async def test_change_while_the_scheduler_was_down_is_seen_at_its_start(
         engine_id = (await engine.launch(launch)).engine_id
     meddle(docker_api, engine_id)
     async with open_engine() as engine:
-        found = {sighting.id: sighting.condition for sighting in await engine.sightings()}
+        found = {status.id: status.condition for status in await engine.statuses()}
         assert found == ({} if condition is Condition.GONE else {launch.id: condition})
         await engine.kill(engine_id)
         await engine.remove(engine_id)
@@ -94,9 +94,9 @@ async def test_duplicate_and_late_events_tell_nothing_twice(
     docker_api.remove_container(engine_id)
     told = []
     async with asyncio.timeout(PATIENCE):
-        async for sighting in docker_engine.changes():
-            told.append(sighting.condition)
-            if sighting.condition is Condition.GONE:
+        async for status in docker_engine.changes():
+            told.append(status.condition)
+            if status.condition is Condition.GONE:
                 break
     assert told.count(Condition.ENDED) == 1
     assert told[-2:] == [Condition.ENDED, Condition.GONE]
@@ -108,7 +108,7 @@ async def test_containers_of_others_are_not_ours(
     foreign = docker_api.create_container("gpushare/test:latest", ["sleep", "600"], labels={LABEL: "not-of-this-home"})
     docker_api.start(foreign["Id"])
     try:
-        assert await docker_engine.sightings() == []
+        assert await docker_engine.statuses() == []
     finally:
         docker_api.remove_container(foreign["Id"], force=True)
 
@@ -130,7 +130,7 @@ async def test_launch_cut_short_is_tidied_up(
     made = docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"})
     assert [each["State"] for each in made] == ["created"]
     async with open_engine() as engine:
-        assert await engine.sightings() == []
+        assert await engine.statuses() == []
     assert docker_api.containers(all=True, filters={"label": f"{LABEL}={launch.id}"}) == []
 
 
@@ -147,7 +147,7 @@ async def test_what_docker_cannot_remove_hides_nobody_and_is_said_once(
         launch = a_launch("sleep", "600")
         await docker_engine.launch(launch)
         for _ in range(3):
-            assert [each.id for each in await docker_engine.sightings()] == [launch.id]
+            assert [each.id for each in await docker_engine.statuses()] == [launch.id]
     assert [each.levelname for each in caplog.records].count("WARNING") == 1
 
 
@@ -165,7 +165,7 @@ async def test_same_launch_again_is_the_same_container(docker_engine: DockerEngi
     launch = a_launch("sleep", "600")
     first = await docker_engine.launch(launch)
     assert (await docker_engine.launch(launch)).engine_id == first.engine_id
-    assert len(await docker_engine.sightings()) == 1
+    assert len(await docker_engine.statuses()) == 1
 
 
 async def test_only_the_containers_own_processes_are_owned(
@@ -201,7 +201,7 @@ async def test_dockerd_restarts_and_we_go_on(
     watch_, looks = docker_engine._watch, 0
     reconcile = watch_.reconcile
 
-    async def counted() -> list[Sighting]:
+    async def counted() -> list[Status]:
         nonlocal looks
         looks += 1
         return await reconcile()
@@ -259,7 +259,7 @@ async def test_one_that_docker_could_not_remove_keeps_no_scheduler_from_starting
             async with open_engine() as engine:
                 launch = a_launch("sleep", "600")
                 await engine.launch(launch)
-                assert launch.id in {each.id for each in await engine.sightings()}
+                assert launch.id in {each.id for each in await engine.statuses()}
         finally:
             immutable(layer, flag="-i")
     async with open_engine() as engine:

@@ -113,7 +113,7 @@ async def test_whoever_closes_it_ends_it_and_what_it_started(engine: Engine, a_l
     await eventually(lambda: processes(mark))
     await executed.close()
     await eventually(lambda: not processes(mark))
-    assert (await engine.sightings())[0].condition is Condition.RUNNING
+    assert (await engine.statuses())[0].condition is Condition.RUNNING
 
 
 async def test_whoever_closes_it_ends_it_beside_a_process_of_any_name(engine: Engine, a_launch: Launcher) -> None:
@@ -126,7 +126,7 @@ async def test_whoever_closes_it_ends_it_beside_a_process_of_any_name(engine: En
     await until(executed, b"ready")
     await executed.close()
     await eventually(lambda: not processes(mark))
-    assert (await engine.sightings())[0].condition is Condition.RUNNING
+    assert (await engine.statuses())[0].condition is Condition.RUNNING
     await engine.kill(engine_id)
 
 
@@ -145,7 +145,7 @@ async def test_many_that_do_not_care_for_their_end_hold_nobody_up(
     try:
         async with asyncio.timeout(PATIENCE):
             await engine.pause(engine_id)
-            assert (await engine.sightings())[0].condition is Condition.PAUSED
+            assert (await engine.statuses())[0].condition is Condition.PAUSED
             await engine.resume(engine_id)
     finally:
         await engine.kill(engine_id)
@@ -164,7 +164,7 @@ async def test_whoever_closes_it_before_it_has_begun_ends_it_as_well(engine: Eng
 
     await asyncio.gather(*(hurry() for _ in range(12)))
     await eventually(lambda: not processes(mark))
-    assert (await engine.sightings())[0].condition is Condition.RUNNING
+    assert (await engine.statuses())[0].condition is Condition.RUNNING
 
 
 async def test_the_end_of_the_container_ends_it(engine: Engine, a_launch: Launcher) -> None:
@@ -192,7 +192,7 @@ async def test_what_was_left_by_a_scheduler_that_was_killed_ends_when_the_next_o
         await die(executed)
     async with opened() as second:
         await eventually(lambda: not processes(mark))
-        assert (await second.sightings())[0].condition is Condition.RUNNING
+        assert (await second.statuses())[0].condition is Condition.RUNNING
         await second.kill(engine_id)
         await second.remove(engine_id)
 

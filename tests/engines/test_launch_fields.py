@@ -16,10 +16,10 @@ from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions
 from scheduler.engines.docker.images import Image
 from scheduler.engines.docker.options import DefaultLimits, Given, create_body
-from scheduler.engines.outfit import Outfit
 from scheduler.engines.placer import Order
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import TAKES
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from scheduler.engines.swarm import service
 from tests.support.launches import GIVEN
 from web.spec.requests import FIELDS
@@ -53,7 +53,7 @@ def test_docker_is_asked_for_it(a_launch: Callable[..., Launch], tmp_path: Path,
 async def test_process_engine_does_it_or_refuses_it(
     a_launch: Callable[..., Launch], tmp_path: Path, empty_shim: Path, field: str
 ) -> None:
-    engine = ProcessEngine(tmp_path / "processes", Outfit(empty_shim))
+    engine = ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim))
     await engine.start()
     same = {"image": "local", "socket_dir": tmp_path, "log_path": tmp_path / "log", "command": ["true"]}
 

@@ -12,8 +12,8 @@ import pytest
 from scheduler.engines.base import Engine, EngineError, Exec
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.options import LABEL, LABEL_HOME, LABEL_LOG, LABEL_MEMORY, LABEL_OWNER, LABEL_TTY
-from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import started
 from tests.support.dockerd import build_image
 from web.spec.reserved import SOCKETS
@@ -74,7 +74,7 @@ async def test_no_act_reaches_a_foreign_container_of_an_image_with_our_labels(
             with pytest.raises(EngineError) as caught:
                 await ACTS[act](docker_engine, named)
             assert caught.value.code == "not_ours"
-        assert all(each.id != ID for each in await docker_engine.sightings())
+        assert all(each.id != ID for each in await docker_engine.statuses())
         after = docker_api.inspect_container(made)
         assert (after["State"], after["HostConfig"]) == (before["State"], before["HostConfig"])
         assert docker_api.inspect_volume("kept")
@@ -94,7 +94,7 @@ async def test_a_container_that_is_gone_is_none_of_others(docker_engine: DockerE
 
 @pytest.fixture
 async def process_engine(tmp_path: Path, empty_shim: Path) -> AsyncIterator[ProcessEngine]:
-    async with started(ProcessEngine(tmp_path / "processes", Outfit(empty_shim))) as engine:
+    async with started(ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim))) as engine:
         yield engine
 
 

@@ -18,24 +18,24 @@ from typing import Any
 
 import pytest
 
-from scheduler.engines.base import Condition, EngineError, Sighting
-from scheduler.engines.outfit import Outfit
+from scheduler.engines.base import Condition, EngineError, Status
 from scheduler.engines.process import engine as process
 from scheduler.engines.process import keeper, tree
 from scheduler.engines.process.engine import ProcessEngine
-from tests.engines.processes import a_launch, engine, next_change, outfit
+from scheduler.engines.runtime_environment import RuntimeEnvironment
+from tests.engines.processes import a_launch, engine, next_change, runtime_environment
 from tests.support.eventually import PATIENCE, eventually, until
 from tests.support.running import ended
 
-__all__ = ["engine", "outfit"]
+__all__ = ["engine", "runtime_environment"]
 
 
 @pytest.mark.parametrize("cut", [("launch.json", "ended.json"), ("ended.json",)])
 async def test_removal_that_was_cut_off_stops_no_later_start(
-    tmp_path: Path, outfit: Outfit, monkeypatch: pytest.MonkeyPatch, cut: tuple[str, ...]
+    tmp_path: Path, runtime_environment: RuntimeEnvironment, monkeypatch: pytest.MonkeyPatch, cut: tuple[str, ...]
 ) -> None:
     """A folder's files are removed in any order."""
-    before = ProcessEngine(tmp_path / "processes", outfit)
+    before = ProcessEngine(tmp_path / "processes", runtime_environment)
     await before.start()
     launch = a_launch(tmp_path, "true")
     await before.launch(launch)
@@ -49,17 +49,17 @@ async def test_removal_that_was_cut_off_stops_no_later_start(
         broken.setattr("shutil.rmtree", cut_off)
         await before.remove(launch.id)
     await before.close()
-    after = ProcessEngine(tmp_path / "processes", outfit)
+    after = ProcessEngine(tmp_path / "processes", runtime_environment)
     await after.start()
     try:
-        assert await after.sightings() == []
+        assert await after.statuses() == []
         await eventually(lambda: not (tmp_path / "processes" / launch.id).exists())
     finally:
         await after.close()
 
 
 async def test_removal_that_an_earlier_release_left_half_done_has_ended(
-    tmp_path: Path, outfit: Outfit, engine: ProcessEngine
+    tmp_path: Path, runtime_environment: RuntimeEnvironment, engine: ProcessEngine
 ) -> None:
     launch = a_launch(tmp_path, "true")
     await engine.launch(launch)
@@ -69,10 +69,10 @@ async def test_removal_that_an_earlier_release_left_half_done_has_ended(
     await eventually(lambda: ended(keeper_pid))
     for name in ("launch.json", "ended.json"):
         (folder / name).unlink()
-    (found,) = await engine.sightings()
+    (found,) = await engine.statuses()
     assert found.condition is Condition.ENDED
     await engine.remove(launch.id)
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
 
 
 async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
@@ -83,7 +83,7 @@ async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
     await next_change(engine, Condition.ENDED)
     ended, removing, removed = engine._ended, threading.Event(), threading.Event()
 
-    def removed_meanwhile(*arguments: Any) -> Sighting | None:
+    def removed_meanwhile(*arguments: Any) -> Status | None:
         if not removing.is_set() and threading.current_thread() is not threading.main_thread():
             removing.set()
             done = asyncio.run_coroutine_threadsafe(engine.remove(launch.id), loop)
@@ -93,7 +93,7 @@ async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(engine, "_ended", removed_meanwhile)
-    await engine.sightings()  # in its middle, or in that of a look of the engine's own that is under way
+    await engine.statuses()  # in its middle, or in that of a look of the engine's own that is under way
     await eventually(removed.is_set)
     assert engine._changes.known() == []
     assert not (tmp_path / "processes" / launch.id).exists()
@@ -123,7 +123,7 @@ async def test_program_that_cannot_be_started_is_never_seen_running(
     """By a look that began before its launch."""
     look, begun, launched = engine._look, threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> list[Sighting]:
+    def slow(*arguments: Any) -> list[Status]:
         begun.set()
         launched.wait(60)
         return look(*arguments)
@@ -136,7 +136,7 @@ async def test_program_that_cannot_be_started_is_never_seen_running(
 
     monkeypatch.setattr(engine, "_look", slow)
     monkeypatch.setattr(process, "_keep", failing)
-    looking = asyncio.create_task(engine.sightings())
+    looking = asyncio.create_task(engine.statuses())
     await eventually(begun.is_set)
     with pytest.raises(EngineError, match="no such program"):
         await engine.launch(a_launch(tmp_path, "/nowhere/program"))
@@ -179,12 +179,12 @@ async def test_launch_that_an_earlier_scheduler_has_under_way_is_waited_for(
     folder = tmp_path / "processes" / launch.id
     folder.mkdir()
     with starting(folder, a_keeper):
-        assert await engine.sightings() == []
+        assert await engine.statuses() == []
         again = asyncio.create_task(engine.launch(launch))
         await eventually(lambda: again.done() or (folder / "launch.json").exists())
     with pytest.raises(EngineError, match="No such file"):
         await again
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
     assert not folder.exists()
 
 
@@ -207,7 +207,7 @@ def test_room_that_is_kept_for_an_end_never_lengthens_one(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("torn", [("running.json",), ("ended.json",), ("running.json", "ended.json", "launch.json")])
 async def test_files_that_a_power_cut_has_emptied_stop_no_start(
-    tmp_path: Path, outfit: Outfit, engine: ProcessEngine, torn: tuple[str, ...]
+    tmp_path: Path, runtime_environment: RuntimeEnvironment, engine: ProcessEngine, torn: tuple[str, ...]
 ) -> None:
     """A rename may reach the disk before what was written."""
     launch = a_launch(tmp_path, "true")
@@ -215,17 +215,17 @@ async def test_files_that_a_power_cut_has_emptied_stop_no_start(
     await next_change(engine, Condition.ENDED)
     for name in torn:
         (tmp_path / "processes" / launch.id / name).write_bytes(b"")
-    after = ProcessEngine(tmp_path / "processes", outfit)
+    after = ProcessEngine(tmp_path / "processes", runtime_environment)
     await after.start()
     try:
         async with asyncio.timeout(PATIENCE):  # the keeper that had told the end may live a moment longer
             while True:
-                (found,) = await after.sightings()
+                (found,) = await after.statuses()
                 if found.condition is Condition.ENDED:
                     break
                 await asyncio.sleep(0.01)
         await after.remove(launch.id)
-        assert await after.sightings() == []
+        assert await after.statuses() == []
     finally:
         await after.close()
 

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 from scheduler import proc
-from scheduler.engines.base import Condition, EngineError, Sighting
+from scheduler.engines.base import Condition, EngineError, Status
 from scheduler.engines.kept import mark
-from scheduler.engines.outfit import Outfit
 from scheduler.engines.process import tree
 from scheduler.engines.process.engine import LOOK_AGAIN, ProcessEngine
-from tests.engines.processes import a_launch, engine, next_change, outfit, pids_of, states_of, until_logged
+from scheduler.engines.runtime_environment import RuntimeEnvironment
+from tests.engines.processes import a_launch, engine, next_change, pids_of, runtime_environment, states_of, until_logged
 from tests.support.disk import fill, small_disk
 from tests.support.eventually import eventually
 
-__all__ = ["engine", "outfit"]
+__all__ = ["engine", "runtime_environment"]
 
 
 async def test_output_and_exit_code_are_the_programs_own(engine: ProcessEngine, tmp_path: Path) -> None:
     launch = a_launch(tmp_path, "/bin/sh", "-c", "echo out; echo err >&2; exit 7")
-    sighting = await engine.launch(launch)
-    assert sighting.started_at is not None
+    status = await engine.launch(launch)
+    assert status.started_at is not None
     ended = await next_change(engine, Condition.ENDED)
     assert (ended.id, ended.exit_code, ended.reason) == (launch.id, 7, "")
     assert launch.log_path.read_text() == "out\nerr\n"
@@ -47,7 +47,7 @@ async def test_of_an_output_without_an_end_the_beginning_is_kept_and_the_program
 
 
 async def test_environment_is_the_launchs_and_ours_and_nothing_else(
-    engine: ProcessEngine, tmp_path: Path, outfit: Outfit, monkeypatch: pytest.MonkeyPatch
+    engine: ProcessEngine, tmp_path: Path, runtime_environment: RuntimeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUSHARE_SECRET_KEY", "not for programs")
     given = {"GPUSHARE_MEMORY_LIMIT": "1024", "MINE": "yes", "LD_PRELOAD": "/evil.so", "NVIDIA_VISIBLE_DEVICES": "all"}
@@ -55,14 +55,14 @@ async def test_environment_is_the_launchs_and_ours_and_nothing_else(
     await engine.launch(launch)
     await next_change(engine, Condition.ENDED)
     seen = dict(line.split("=", 1) for line in launch.log_path.read_text().splitlines() if "=" in line)
-    assert outfit.simulation is not None
+    assert runtime_environment.simulation is not None
     assert {name: seen[name] for name in seen if name.startswith(("GPUSHARE", "CUDA", "NVIDIA", "LD_", "MINE"))} == {
         "GPUSHARE_MEMORY_LIMIT": "1024",
         "GPUSHARE_SOCKET": str(launch.socket_dir / "gpushare.sock"),
-        "GPUSHARE_SIM": str(outfit.simulation.state),
+        "GPUSHARE_SIM": str(runtime_environment.simulation.state),
         "MINE": "yes",
-        "LD_PRELOAD": str(outfit.shim),
-        "LD_LIBRARY_PATH": str(outfit.simulation.libraries),
+        "LD_PRELOAD": str(runtime_environment.shim),
+        "LD_LIBRARY_PATH": str(runtime_environment.simulation.libraries),
         "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2",
         "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2",
     }
@@ -77,7 +77,7 @@ async def test_program_that_cannot_be_started_leaves_nothing(engine: ProcessEngi
     with pytest.raises(EngineError, match=r"/no/such: No such file") as caught:
         await engine.launch(a_launch(tmp_path, "/no/such"))
     assert (caught.value.code, caught.value.field, caught.value.status) == ("cannot_start", "command", 400)
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
     assert list((tmp_path / "processes").iterdir()) == []
 
 
@@ -111,7 +111,7 @@ async def test_folder_that_is_none_is_refused_and_leaves_nothing(
     with pytest.raises(EngineError, match="There is no folder /") as caught:
         await engine.launch(a_launch(tmp_path, "true", working_dir=f"{tmp_path}/{name}"))
     assert (caught.value.code, caught.value.field, caught.value.status) == ("no_such_folder", "working_dir", 400)
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
 
 
 async def test_same_launch_again_is_the_same_container(engine: ProcessEngine, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_stop_behind_our_back_is_seen_within_two_seconds(
     """Two looks, not by a clock: a busy machine takes its time for each."""
     look, looks = engine._look, 0
 
-    def counted(*arguments: Any) -> list[Sighting]:
+    def counted(*arguments: Any) -> list[Status]:
         nonlocal looks
         looks += 1
         return look(*arguments)
@@ -230,7 +230,7 @@ async def test_remove_forgets_an_ended_container_and_refuses_a_living_one(
     await engine.kill(launch.id)
     await engine.remove(launch.id)
     await engine.remove(launch.id)
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
     assert (await next_change(engine, Condition.GONE)).id == launch.id
     with pytest.raises(EngineError, match="has ended"):
         await engine.pause(launch.id)
@@ -241,7 +241,7 @@ async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
 ) -> None:
     look, begun, go_on = engine._look, threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> list[Sighting]:
+    def slow(*arguments: Any) -> list[Status]:
         found = look(*arguments)
         begun.set()
         go_on.wait(60)
@@ -257,9 +257,9 @@ async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
     await engine.kill(launch.id)
     told = []
     async with asyncio.timeout(60):
-        async for sighting in engine.changes():
-            told.append(sighting.condition)
-            if sighting.condition is not Condition.RUNNING:
+        async for status in engine.changes():
+            told.append(status.condition)
+            if status.condition is not Condition.RUNNING:
                 break
     assert told == [Condition.RUNNING, Condition.ENDED]
 
@@ -277,9 +277,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_full_disk_loses_no_exit_code_and_refuses_a_launch_in_words(
-    tmp_path: Path, outfit: Outfit, disk: Path
+    tmp_path: Path, runtime_environment: RuntimeEnvironment, disk: Path
 ) -> None:
-    engine = ProcessEngine(disk / "processes", outfit)
+    engine = ProcessEngine(disk / "processes", runtime_environment)
     await engine.start()
     try:
         go = tmp_path / "go"
@@ -292,7 +292,7 @@ async def test_full_disk_loses_no_exit_code_and_refuses_a_launch_in_words(
         with pytest.raises(EngineError, match="disk is full") as caught:
             await engine.launch(a_launch(tmp_path, "true"))
         assert (caught.value.code, caught.value.status) == ("disk_full", 503)
-        assert [sighting.id for sighting in await engine.sightings()] == [launch.id]
+        assert [status.id for status in await engine.statuses()] == [launch.id]
     finally:
         await engine.close()
 
@@ -338,7 +338,7 @@ async def test_a_removal_waits_for_a_look_under_way_and_holds_up_nothing_else(
     await engine.remove(engine_id)
     in_vain.cancel()
     assert released == ["the loop"]
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
 
 
 async def test_no_signal_is_ignored_or_blocked_in_a_program(engine: ProcessEngine, tmp_path: Path) -> None:

@@ -15,24 +15,24 @@ import pytest
 
 from scheduler import proc
 from scheduler.engines.base import Condition, EngineError, Exec
-from scheduler.engines.outfit import Outfit
 from scheduler.engines.process import engine as process
 from scheduler.engines.process import tree
 from scheduler.engines.process.engine import ProcessEngine, _keep
 from scheduler.engines.process.executed import execute
-from tests.engines.processes import a_launch, engine, next_change, outfit, pids_of, until_logged
+from scheduler.engines.runtime_environment import RuntimeEnvironment
+from tests.engines.processes import a_launch, engine, next_change, pids_of, runtime_environment, until_logged
 from tests.support.eventually import eventually
 
-__all__ = ["engine", "outfit"]
+__all__ = ["engine", "runtime_environment"]
 
 SCHEDULER = """
 import asyncio, json, sys
 from pathlib import Path
 from scheduler.engines.base import Launch
-from scheduler.engines.outfit import Outfit
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from scheduler.engines.process.engine import ProcessEngine
 async def main(home, launches):
-    engine = ProcessEngine(Path(home), Outfit(Path("/nowhere.so")))
+    engine = ProcessEngine(Path(home), RuntimeEnvironment(Path("/nowhere.so")))
     await engine.start()
     for id_, log, script in launches:
         await engine.launch(Launch(id=id_, name=id_, image="local", command=["/bin/sh", "-c", script], gpus=[],
@@ -43,7 +43,9 @@ asyncio.run(main(*json.loads(sys.argv[1])))
 """
 
 
-async def test_scheduler_killed_and_restarted_finds_the_living_and_the_ended(tmp_path: Path, outfit: Outfit) -> None:
+async def test_scheduler_killed_and_restarted_finds_the_living_and_the_ended(
+    tmp_path: Path, runtime_environment: RuntimeEnvironment
+) -> None:
     home = tmp_path / "processes"
     go = tmp_path / "go"
     scripts = {"living": "sleep 600", "ending": f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5"}
@@ -58,10 +60,10 @@ async def test_scheduler_killed_and_restarted_finds_the_living_and_the_ended(tmp
     go.touch()
     await eventually((home / "ending" / "ended.json").exists)
 
-    engine = ProcessEngine(home, outfit)
+    engine = ProcessEngine(home, runtime_environment)
     await engine.start()
     try:
-        seen = {sighting.id: sighting for sighting in await engine.sightings()}
+        seen = {status.id: status for status in await engine.statuses()}
         assert seen["living"].condition is Condition.RUNNING
         assert (seen["ending"].condition, seen["ending"].exit_code) == (Condition.ENDED, 5)
         await engine.kill("living")
@@ -88,7 +90,7 @@ async def test_nothing_of_a_container_outlives_its_keeper(engine: ProcessEngine,
 
 
 async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_looked(
-    engine: ProcessEngine, tmp_path: Path, outfit: Outfit
+    engine: ProcessEngine, tmp_path: Path, runtime_environment: RuntimeEnvironment
 ) -> None:
     launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & echo ready; wait")
     await engine.launch(launch)
@@ -100,12 +102,12 @@ async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_l
     await engine.close()
     os.kill(running.keeper, signal.SIGKILL)
     await eventually(lambda: not running.is_kept())
-    after = ProcessEngine(tmp_path / "processes", outfit)
+    after = ProcessEngine(tmp_path / "processes", runtime_environment)
     await after.start()
     try:
         await after.kill(launch.id)
         assert not [pid for pid, started in left if tree.is_alive(pid, started)]
-        assert [sighting.condition for sighting in await after.sightings()] == [Condition.ENDED]
+        assert [status.condition for status in await after.statuses()] == [Condition.ENDED]
     finally:
         await after.close()
 

@@ -12,10 +12,10 @@ import pytest
 from scheduler.engines import kernel_log
 from scheduler.engines.base import Condition
 from scheduler.engines.process.engine import ProcessEngine
-from tests.engines.processes import a_launch, engine, next_change, outfit
+from tests.engines.processes import a_launch, engine, next_change, runtime_environment
 from tests.support.eventually import eventually
 
-__all__ = ["engine", "outfit"]
+__all__ = ["engine", "runtime_environment"]
 
 LIMIT = 16 << 20  # bytes
 GROUPS = {  # where control groups for memory are, and the file with the limit: version 1, version 2

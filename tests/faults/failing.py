@@ -85,7 +85,7 @@ class Failing(Scene):
         """It is wanted dead meanwhile, and its engine is away; it dies after that, whatever the answer is."""
         log = self.world.home / "scheduler.log"
         before = log.stat().st_size
-        with self.world.trouble("fail-sightings", "away"), self.world.trouble(name):
+        with self.world.trouble("fail-statuses", "away"), self.world.trouble(name):
             change = self.world.begin("change", self.made[name], gpu_memory=GIB // 4)
             kill = self.world.begin("kill", self.made[name], grace=0.0)
             self.world.until(

@@ -29,7 +29,7 @@ PLAYS = (
     "turns", "stuck", "unnamed",
 )  # fmt: skip
 # rude.py, turning.py: the image for Docker has no Python
-ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("outfitted",)}
+ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("runtime_environments",)}
 DATABASES_PLAYS = {"sqlite": (), "postgres": ("kept", "aside")}  # kept.py: a file of this host is not away
 TOGETHER_PLAYS = {("process", "postgres"): ("handed",)}  # handed.py: two schedulers, whose containers are processes
 TURNS = ("turns", "stuck", "asking")

@@ -20,7 +20,7 @@ from typing import Any
 
 from django.db import connection
 
-from tests.faults.storm import accounted_for, person, together
+from tests.faults.storm import accounted_for, at_once, person
 from tests.faults.whole import Whole
 from tests.faults.world import GIB, retried
 from tests.support.constants import with_constants
@@ -129,7 +129,7 @@ def run(world: Whole, hours: float, seed: int) -> dict[str, Any]:
     assert asker is not None
     watch = Watch(world, asker)
     until = time.monotonic() + 3600 * hours / FASTER
-    found = together([partial(each.act, until) for each in people], [partial(watch.go_on, until)])
+    found = at_once([partial(each.act, until) for each in people], [partial(watch.go_on, until)])
     world.do("kill", asker, grace=0.0)
     found += accounted_for(world, people, set())
     rows = _rows(watch)

@@ -151,7 +151,7 @@ def run(world: Whole, harm: list[str], seconds: float, seed: int) -> dict[str, A
     people = [person(world, f"user{number}", random.Random(chance.random())) for number in range(USERS)]
     reaper = Reaper(world, harm, random.Random(chance.random()))
     until = time.monotonic() + seconds
-    found = together([partial(each.act, until) for each in people],
+    found = at_once([partial(each.act, until) for each in people],
                      [partial(reaper.rage, part, until) for part in reaper.parts])  # fmt: skip
     found += accounted_for(world, people, reaper.harmed)
     return {
@@ -167,7 +167,7 @@ def run(world: Whole, harm: list[str], seconds: float, seed: int) -> dict[str, A
 
 def accounted_for(world: Whole, people: list[Person], harmed: set[str]) -> list[str]:
     """Lets all come to its end; what is wrong then."""
-    found = together([each.settle for each in people])
+    found = at_once([each.settle for each in people])
     wishes = [wish for each in people for wish in each.wishes if wish.pk]
     for wish in wishes:
         wish.harmed = wish.pk in harmed
@@ -205,7 +205,7 @@ def person(world: Whole, name: str, chance: random.Random, pace: float = 0.5) ->
     return Person(world, name, tokens.make(user)[1], chance, pace)
 
 
-def together(*parts: Sequence[Callable[[], None]]) -> list[str]:
+def at_once(*parts: Sequence[Callable[[], None]]) -> list[str]:
     """Does all of this at once; what failed."""
     found: list[str] = []
 

@@ -77,4 +77,4 @@ def test_clock_can_run_faster_so_that_a_day_takes_an_hour(tmp_path: Path) -> Non
 def test_places_are_bodies_of_functions_of_modules_that_act() -> None:
     found = places("process")
     assert len(found) > 1500
-    assert {place.split(":")[0] for place in found} >= {"scheduler/containers/ending.py", "scheduler/card/turns.py"}
+    assert {place.split(":")[0] for place in found} >= {"scheduler/containers/terminator.py", "scheduler/card/turns.py"}

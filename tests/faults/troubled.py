@@ -114,7 +114,7 @@ def failing_calls() -> None:
         return maybe
 
     for owner, names in (
-        *((engine, ("launch", "pause", "resume", "kill", "remove", "sightings", "add_memory"))
+        *((engine, ("launch", "pause", "resume", "kill", "remove", "statuses", "add_memory"))
           for engine in (DockerEngine, ProcessEngine)),
         (CardHelper, ("state", "lock", "checkpoint", "restore", "unlock")),
     ):  # fmt: skip

@@ -172,9 +172,20 @@ class Rounds:
 
 
 def _scene(world: World, name: str) -> Scene:
-    from tests.faults import awaited, broken_off, failing, handed, kept, outfitted, plays, quotas, rude, turning
+    from tests.faults import (
+        awaited,
+        broken_off,
+        failing,
+        handed,
+        kept,
+        plays,
+        quotas,
+        rude,
+        runtime_environments,
+        turning,
+    )
 
-    modules = awaited, broken_off, failing, handed, kept, outfitted, plays, quotas, rude, turning
+    modules = awaited, broken_off, failing, handed, kept, runtime_environments, plays, quotas, rude, turning
     (play,) = (getattr(module, name.capitalize()) for module in modules if hasattr(module, name.capitalize()))
     scene: Scene = play(world)
     return scene

@@ -57,7 +57,7 @@ class Lab(Host):
 
     async def nothing_is_held(self) -> None:
         """Nobody lives, nothing is promised, and no file or folder is left."""
-        await eventually(lambda: not self.up.broker.tenants)
+        await eventually(lambda: not self.up.broker.live_containers)
         folders = (self.home / "sockets", self.home / "kubernetes" / "claims", self.cdi)
         await eventually(lambda: not [path for folder in folders if folder.exists() for path in folder.iterdir()])
         await self.up.store.durable()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from scheduler.engines.docker.gpu_access import Raw
-from scheduler.engines.outfit import Outfit
-from scheduler.kubernetes import outfit
+from scheduler.engines.runtime_environment import RuntimeEnvironment
+from scheduler.kubernetes import runtime_environment
 from scheduler.kubernetes.counting import _given
-from scheduler.kubernetes.outfit import Outfitter
+from scheduler.kubernetes.runtime_environment import RuntimeEnvironments
 from tests.kubernetes.cluster import runtime
 from tests.support.host import GIB
 from web.spec.reserved import SHIM
@@ -20,19 +20,21 @@ UID = "5d1c9a52-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
-def outfitter(tmp_path: Path) -> Outfitter:
+def outfitter(tmp_path: Path) -> RuntimeEnvironments:
     """Of a host with two real cards, as far as files show that."""
     shim = tmp_path / "libgpushare.so"
     shim.touch()
     (tmp_path / "home").mkdir()
-    return Outfitter(tmp_path / "cdi", tmp_path / "home", Outfit(shim), "cdi", dict.fromkeys(UUIDS.values(), 8 * GIB))
+    return RuntimeEnvironments(
+        tmp_path / "cdi", tmp_path / "home", RuntimeEnvironment(shim), "cdi", dict.fromkeys(UUIDS.values(), 8 * GIB)
+    )
 
 
 def cards(*devices: str) -> dict[str, tuple[str, int]]:
     return {device: (UUIDS[device], 2 * GIB) for device in devices}
 
 
-def test_nvidias_own_device_brings_the_card_and_ours_the_quota(outfitter: Outfitter, tmp_path: Path) -> None:
+def test_nvidias_own_device_brings_the_card_and_ours_the_quota(outfitter: RuntimeEnvironments, tmp_path: Path) -> None:
     outfitter.write(UID, cards("gpu-1", "gpu-2"), tmp_path)
     assert outfitter.ids(UID, "gpu-2", cards("gpu-1", "gpu-2")) == [
         f"gpushare.dev/claim={UID}.gpu-2",
@@ -47,7 +49,7 @@ def test_nvidias_own_device_brings_the_card_and_ours_the_quota(outfitter: Outfit
 
 
 def test_device_nodes_and_the_drivers_libraries_where_nvidia_has_no_specification(
-    outfitter: Outfitter, tmp_path: Path
+    outfitter: RuntimeEnvironments, tmp_path: Path
 ) -> None:
     library = tmp_path / "libcuda.so.580"
     library.touch()
@@ -63,7 +65,9 @@ def test_device_nodes_and_the_drivers_libraries_where_nvidia_has_no_specificatio
     assert any(word.startswith("LD_LIBRARY_PATH=/run/gpushare-lib/driver") for word in flags)
 
 
-def test_without_cdi_the_same_is_told_in_the_device_plugins_words(outfitter: Outfitter, tmp_path: Path) -> None:
+def test_without_cdi_the_same_is_told_in_the_device_plugins_words(
+    outfitter: RuntimeEnvironments, tmp_path: Path
+) -> None:
     outfitter._access = Raw({"GPU-1": "/dev/nvidia0"}, ("/dev/nvidiactl",), {})
     given = _given(*outfitter.specification(UID, cards("gpu-1"), tmp_path))
     assert list(given.devices) == ["/dev/nvidia0", "/dev/nvidiactl"]
@@ -72,6 +76,8 @@ def test_without_cdi_the_same_is_told_in_the_device_plugins_words(outfitter: Out
     assert given.cdi == []
 
 
-def test_with_nvidias_specification_the_device_plugin_names_its_device(outfitter: Outfitter, tmp_path: Path) -> None:
+def test_with_nvidias_specification_the_device_plugin_names_its_device(
+    outfitter: RuntimeEnvironments, tmp_path: Path
+) -> None:
     assert _given(*outfitter.specification(UID, cards("gpu-1"), tmp_path)).cdi == ["nvidia.com/gpu=GPU-1"]
-    assert outfit.NVIDIAS == ("/etc/cdi", "/var/run/cdi")
+    assert runtime_environment.NVIDIAS == ("/etc/cdi", "/var/run/cdi")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scheduler.engines.outfit import Outfit, keep_text
-from scheduler.kubernetes.outfit import Outfitter
+from scheduler.engines.runtime_environment import RuntimeEnvironment, keep_text
+from scheduler.kubernetes.runtime_environment import RuntimeEnvironments
 from tests.kubernetes.conftest import Lab
 
 
@@ -23,7 +23,7 @@ async def test_a_record_that_says_more_than_we_know_is_kept(lab: Lab) -> None:
     path.write_text(json.dumps(said | {"shares": 1}))
     await lab.start()
     await lab.published()
-    assert list(lab.up.broker.tenants) == [str(container.pk)]
+    assert list(lab.up.broker.live_containers) == [str(container.pk)]
     assert await lab.prepare(claim) == first
     await lab.unprepare(claim)
     await lab.nothing_is_held()
@@ -48,7 +48,7 @@ def test_what_containers_have_mounted_is_not_written_anew_under_them(tmp_path: P
     """A program that starts just then would find an empty file, and no shim."""
     found = []
     for _ in range(2):
-        Outfitter(tmp_path / "cdi", tmp_path, Outfit(tmp_path / "shim.so"), "raw", {})
+        RuntimeEnvironments(tmp_path / "cdi", tmp_path, RuntimeEnvironment(tmp_path / "shim.so"), "raw", {})
         found.append((tmp_path / "ld.so.preload").stat())
     first, second = found
     assert (second.st_ino, second.st_mtime_ns) == (first.st_ino, first.st_mtime_ns)

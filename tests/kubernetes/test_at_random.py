@@ -78,7 +78,7 @@ class Story:
                 size = self._bytes(result["consumedCapacity"]["memory"])
                 meant[result["device"]] = meant.get(result["device"], 0) + size
             assert {row.gpu.uuid.lower(): row.quota for row in rows if row.container.mount == uid} == meant
-        living = {tenant.id: tenant.quota for tenant in self.lab.up.broker.tenants.values() if not tenant.finished}
+        living = {live.id: live.quota for live in self.lab.up.broker.live_containers.values() if not live.finished}
         assert living.keys() == {str(row.container.pk) for row in rows}
 
     async def end(self) -> None:

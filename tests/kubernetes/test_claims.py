@@ -133,7 +133,7 @@ async def test_what_takes_too_long_is_told_in_time_and_goes_on(
     assert "It could not be done in time; it goes on" in told[slow["metadata"]["uid"]]
     assert isinstance(told[quick["metadata"]["uid"]], dict)
     held_up.goes_on.set()
-    await eventually(lambda: len(lab.up.broker.tenants) == 2)
+    await eventually(lambda: len(lab.up.broker.live_containers) == 2)
     assert isinstance(await lab.prepare(slow), dict)
     assert len(await lab.living()) == 2
 
@@ -241,7 +241,7 @@ async def test_a_scheduler_that_is_restarted_knows_its_claims(lab: Lab) -> None:
     await lab.stop()
     await lab.api.stop()
     await lab.start()
-    assert [str(container.pk)] == list(lab.up.broker.tenants)
+    assert [str(container.pk)] == list(lab.up.broker.live_containers)
     await eventually(lambda: "gpushare.dev" in lab.kubelet.drivers)
     assert await lab.prepare(claim) == first
     await lab.unprepare(claim)

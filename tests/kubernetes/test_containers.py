@@ -74,7 +74,7 @@ async def test_a_container_with_the_claim_has_its_quota_and_no_more(lab: Lab, en
     code, out = await fits.ended()
     assert (code, "done" in out) == (0, True), out
     container = await of(lab, claim)
-    await eventually(lambda: not lab.up.broker.tenants[str(container.pk)].sessions)
+    await eventually(lambda: not lab.up.broker.live_containers[str(container.pk)].sessions)
     lab.up.report.publish()
     await lab.up.store.flush()
     assert (await lab.claim(container)).peak > 1 << 30
@@ -90,9 +90,9 @@ async def test_two_containers_share_a_claim_and_its_quota(lab: Lab, engine: Dock
     ids = (await lab.prepare(claim))["gpu0"]
     first = await Pod(engine, lab.cdi, "one", ids, "workload", "--bytes", "2GiB", "--hold", "600").start()
     container = await of(lab, claim)
-    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].sessions)
+    await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].sessions)
     (gpu,) = lab.up.gpus.cards
-    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].used(gpu) > 2 << 30)
+    await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].used(gpu) > 2 << 30)
     second = await Pod(engine, lab.cdi, "two", ids, "workload", "--bytes", "2GiB").start()
     assert (await second.ended())[0] == OUT_OF_MEMORY
     await first.kill()
@@ -110,12 +110,12 @@ async def test_what_a_container_holds_survives_a_restart_of_the_driver_and_goes_
     ids = (await lab.prepare(claim))["gpu0"]
     pod = await Pod(engine, lab.cdi, "stays", ids, "workload", "--bytes", "2GiB", "--hold", "600").start()
     container, (gpu,) = await of(lab, claim), lab.up.gpus.cards
-    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].used(gpu) > 2 << 30)
+    await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].used(gpu) > 2 << 30)
     await lab.stop()
     await lab.start()
-    assert lab.up.broker.tenants[str(container.pk)].used(gpu) > 2 << 30
+    assert lab.up.broker.live_containers[str(container.pk)].used(gpu) > 2 << 30
     await pod.kill()
-    await eventually(lambda: not lab.up.broker.tenants[str(container.pk)].used(gpu))
+    await eventually(lambda: not lab.up.broker.live_containers[str(container.pk)].used(gpu))
     await lab.published()
     await lab.unprepare(claim)
     await lab.nothing_is_held()
@@ -155,7 +155,7 @@ async def test_a_pod_is_paused_by_its_control_group_goes_on_and_is_ended_while_p
     ((ids,),) = [told.values() for told in await lab.pods.start(made)]
     pod = await Pod(engine, lab.cdi, "stops", ids, "workload", "--bytes", "1GiB", "--hold", "600").start()
     container, (gpu,) = await of(lab, claim), lab.up.gpus.cards
-    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].used(gpu) > 1 << 30)
+    await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].used(gpu) > 1 << 30)
     (pid,) = await running(engine, "stops")
     for _ in range(2):
         assert (await lab.command("pause", container)).outcome == "done"

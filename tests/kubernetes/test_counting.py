@@ -77,7 +77,7 @@ async def test_it_ends_when_the_kubelet_has_its_units_again(lab: Lab, counter: C
     await eventually(lambda: counter.allocatable)
     assert len(await lab.living()) == 1
     counter.pods.clear()
-    await eventually(lambda: not lab.up.broker.tenants)
+    await eventually(lambda: not lab.up.broker.live_containers)
     await lab.nothing_is_held()
 
 
@@ -106,7 +106,7 @@ async def test_that_the_cluster_does_not_say_whose_one_is_keeps_no_other_from_it
     await lab.api.stop()
     del counter.pods["team-a", "next", "main"]
     assert list(counter.pods) == [TRAIN]
-    await eventually(lambda: len(lab.up.broker.tenants) == 1)
+    await eventually(lambda: len(lab.up.broker.live_containers) == 1)
     await lab.api.start()
 
 

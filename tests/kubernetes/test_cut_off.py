@@ -28,13 +28,13 @@ pytestmark = pytest.mark.timeout(180)
 PREPARING = {
     "our record": "scheduler.kubernetes.records:Records.keep",
     "the database's": "web.services.claiming:claim",
-    "the core": "scheduler.containers.life:Containers.admit",
+    "the core": "scheduler.containers.registry:Containers.admit",
     "the socket": "scheduler.sessions.server:Server.listen",
     "the specification": "scheduler.kubernetes.cdi:Specifications.write",
 }
 GIVING_BACK = {
     "the specification": "scheduler.kubernetes.cdi:Specifications.remove",
-    "its end": "scheduler.containers.life:Containers._ended",
+    "its end": "scheduler.containers.registry:Containers._ended",
     "our record": "scheduler.kubernetes.records:Records.drop",
 }
 ENDING = {
@@ -125,7 +125,7 @@ async def test_killed_while_it_prepares_a_claim(lab: Lab, step: str, when: str) 
     assert isinstance(await lab.prepare(claim), dict)
     (container,) = await lab.living()
     assert (await lab.claim(container)).quota == 2 * GIB
-    assert list(lab.up.broker.tenants) == [str(container.pk)]
+    assert list(lab.up.broker.live_containers) == [str(container.pk)]
     other = await lab.allocator.claim("3Gi")
     assert isinstance(await lab.prepare(other), dict)  # all the rest of the card is there
     await lab.unprepare(claim)

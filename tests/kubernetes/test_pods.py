@@ -183,7 +183,7 @@ async def test_killing_ends_its_pods_with_the_grace_that_was_asked_for(lab: Lab,
 
 
 async def test_another_pod_of_the_same_name_is_not_ended_for_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.containers.ending.SEEN_WITHIN", 0.5)
+    monkeypatch.setattr("scheduler.containers.terminator.SEEN_WITHIN", 0.5)
     await lab.published()
     pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
     await lab.pods.start(pod)

@@ -125,7 +125,7 @@ async def test_of_a_promise_that_the_database_may_have_nothing_is_left(
         assert "The database did not take this" in await lab.prepare(claim)
     assert isinstance(await lab.prepare(claim), dict)
     (container,) = await lab.living()
-    assert list(lab.up.broker.tenants) == [str(container.pk)]
+    assert list(lab.up.broker.live_containers) == [str(container.pk)]
     assert (await lab.claim(container)).quota == 3 * GIB
     await lab.unprepare(claim)
     await lab.nothing_is_held()
@@ -166,7 +166,7 @@ async def test_what_was_promised_without_our_record_is_over_and_why_is_said(lab:
     assert isinstance(await lab.prepare(claim), dict)
     (second,) = await lab.living()
     assert second.pk != first.pk
-    assert list(lab.up.broker.tenants) == [str(second.pk)]
+    assert list(lab.up.broker.live_containers) == [str(second.pk)]
     await lab.unprepare(claim)
     await lab.nothing_is_held()
 
@@ -208,7 +208,7 @@ async def test_one_that_is_given_back_while_it_is_looked_whether_it_is_paused_is
     await eventually(lambda: not engine.knows(id_))
     await lab.nothing_is_held()
     await asyncio.gather(engine.look_at_paused(), engine.look_at_paused())
-    assert await engine.sightings() == []
+    assert await engine.statuses() == []
 
 
 async def test_a_pod_whose_name_leads_elsewhere_is_no_pod(lab: Lab) -> None:

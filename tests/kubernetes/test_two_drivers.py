@@ -23,7 +23,7 @@ async def second(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(node, "TRIES_AGAIN", 0.2)
     up = lab.up
     found = Node(tmp_path, up.gpus, up.store)
-    found.engine(lab.node._engine.outfit)
+    found.engine(lab.node._engine.runtime_environment)
     found.meet(replace(up.shared, home=tmp_path), up.containers, up.ender, up.turns)
     return found
 

@@ -112,7 +112,7 @@ class Lab(Host):
 
     async def nothing_is_held(self) -> None:
         """Nobody lives, nothing is promised, and no folder is left."""
-        await eventually(lambda: not self.up.broker.tenants)
+        await eventually(lambda: not self.up.broker.live_containers)
         for folder in ("sockets", "mounted"):
             await eventually(lambda folder=folder: not list((self.home / folder).iterdir()))
         await self.up.store.durable()

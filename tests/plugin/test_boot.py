@@ -30,7 +30,7 @@ async def test_what_docker_is_to_restart_begins_once_the_scheduler_is_there(lab:
     await lab.begin("once", *HOLD, gpu_memory="1200MiB")
     ended = await lab.begin("stopped", "sleep", "600", more=("--restart=unless-stopped",), gpu_memory="100MiB")
     await lab.docker("stop", "-t", "0", "stopped")
-    await eventually(lambda: ended.pk.hex not in {each.replace("-", "") for each in lab.up.broker.tenants})
+    await eventually(lambda: ended.pk.hex not in {each.replace("-", "") for each in lab.up.broker.live_containers})
     await lab.stop()
     await asyncio.to_thread(dockerd.kill)
     lab.socket.unlink(missing_ok=True)  # it is in a folder that a boot empties
@@ -42,7 +42,7 @@ async def test_what_docker_is_to_restart_begins_once_the_scheduler_is_there(lab:
     assert (again.image, (await lab.claim(again)).quota) == (IMAGE, 2 * GIB)
 
     def holds() -> bool:
-        return any(each.used(gpu) >= GIB for each in lab.up.broker.tenants.values() for gpu in each.quota)
+        return any(each.used(gpu) >= GIB for each in lab.up.broker.live_containers.values() for gpu in each.quota)
 
     await eventually(holds)
     assert [await state_of(lab, name) for name in ("always", "once", "stopped")] == ["running", "exited", "exited"]

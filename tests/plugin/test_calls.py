@@ -61,7 +61,7 @@ async def test_what_is_mounted_again_at_once_is_kept(lab: Lab) -> None:
     assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
     assert await lab.ask("VolumeDriver.Mount", Name="one", ID="m1") == first
     await eventually(lambda: not lab.up.plugin.mounts._tasks)  # it has been looked at
-    assert [tenant.name for tenant in lab.up.broker.tenants.values()] == ["mine"]
+    assert [live.name for live in lab.up.broker.live_containers.values()] == ["mine"]
     assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
     await lab.nothing_is_held()
 

@@ -52,11 +52,11 @@ STEPS = {
     "Create": "web.services.mounting:make",
     "Mount": "scheduler.plugin.mounts:Mounts.mount",
     "its record": "web.services.mounting:mount",
-    "the core": "scheduler.containers.life:Containers.admit",
+    "the core": "scheduler.containers.registry:Containers.admit",
     "its folder": "scheduler.plugin.folders:Folders.give",
-    "its start": "scheduler.containers.life:Containers._started",
+    "its start": "scheduler.containers.registry:Containers._started",
     "Unmount": "scheduler.plugin.mounts:Mounts.unmount",
-    "its end": "scheduler.containers.life:Containers._ended",
+    "its end": "scheduler.containers.registry:Containers._ended",
     "Remove": "web.services.mounting:remove",
 }
 

@@ -39,7 +39,7 @@ async def test_what_died_with_docker_is_given_back(lab: Lab, dockerd: Dockerd) -
 async def test_what_was_mounted_and_not_started_is_given_back(lab: Lab, dockerd: Dockerd) -> None:
     await lab.docker("create", "--name", "mine", "--network=none", *lab.volume("v", gpu_memory="2GiB"), IMAGE, "true")
     assert (await lab.ask("VolumeDriver.Mount", Name="v", ID="m"))["Err"] == ""
-    assert len(lab.up.broker.tenants) == 1
+    assert len(lab.up.broker.live_containers) == 1
     await kill_and_start(dockerd)
     await lab.nothing_is_held()
     await lab.docker("start", "-a", "mine")
@@ -58,9 +58,9 @@ async def test_what_docker_always_restarts_has_its_quota_again(lab: Lab, dockerd
 
     def holds() -> bool:
         """One container, by processes that were not there before."""
-        tenants, sessions = list(lab.up.broker.tenants.values()), set(lab.up.broker.sessions)
-        used = [each.used(gpu) for each in tenants for gpu in each.quota if each.started_at]
-        return bool(sessions) and not before & sessions and len(tenants) == 1 and used[0] >= GIB
+        live_containers, sessions = list(lab.up.broker.live_containers.values()), set(lab.up.broker.sessions)
+        used = [each.used(gpu) for each in live_containers for gpu in each.quota if each.started_at]
+        return bool(sessions) and not before & sessions and len(live_containers) == 1 and used[0] >= GIB
 
     await eventually(holds, within=30.0)
     (made,) = await lab.living()

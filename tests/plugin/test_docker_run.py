@@ -21,7 +21,7 @@ async def test_a_container_has_its_quota_and_gives_everything_back(lab: Lab) -> 
     claim = await lab.claim(container)
     assert (claim.quota, container.exit_code, container.image) == (2 * GIB, 0, "gpushare/mounting:latest")
     assert claim.peak > 1 * GIB
-    await lab.says(container, "done")  # its end may be told before its last words are copied
+    await lab.says(container, "done")  # its end may be told before its output is copied
     kinds = [event.kind for event in await lab.events(container)]
     assert {"started", "accepted", "ended"} <= set(kinds)
     await lab.nothing_is_held()

@@ -62,7 +62,7 @@ async def test_what_docker_is_to_restart_begins_once_the_scheduler_has(lab: Lab,
         await asyncio.to_thread(dockerd.start)
 
     def holds() -> bool:
-        return any(each.used(gpu) >= GIB for each in lab.up.broker.tenants.values() for gpu in each.quota)
+        return any(each.used(gpu) >= GIB for each in lab.up.broker.live_containers.values() for gpu in each.quota)
 
     await eventually(holds, within=60.0)
     again = await lab.running("always")

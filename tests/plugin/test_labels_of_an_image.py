@@ -32,8 +32,8 @@ async def test_who_says_to_be_ours_already_is_held_to_the_quota_of_its_volume(la
     words = ["-d", "--name", "theirs", "--network=none", *lab.card, *lab.volume(gpu_memory="300MiB")]
     await lab.docker("run", *words, THEIRS, "workload", "--bytes", "100MiB", "--hold", "600")
     held = await lab.running("theirs")
-    tenant = lab.up.broker.tenants[str(held.pk)]
-    await eventually(lambda: tenant.used(next(iter(tenant.quota))) >= 100 * MIB)
+    live = lab.up.broker.live_containers[str(held.pk)]
+    await eventually(lambda: live.used(next(iter(live.quota))) >= 100 * MIB)
     await lab.docker("rm", "-f", "theirs")
 
 
@@ -44,7 +44,7 @@ async def test_what_an_image_says_of_its_output_leads_the_scheduler_nowhere(lab:
     await lab.docker("run", "-d", "--name", "theirs", "--network=none", THEIRS, "sh", "-c", "echo evil; sleep 600")
     await lab.stop()
     await lab.start()
-    assert [each.engine_id for each in await lab.up.engine.sightings()] == []
+    assert [each.engine_id for each in await lab.up.engine.statuses()] == []
     await lab.docker("rm", "-f", "theirs")
     assert precious.read_text() == "kept"
 

@@ -1,4 +1,4 @@
-"""One volume in several containers: each is a tenant of its own, with the whole of what the volume says."""
+"""One volume in several containers: each is a container of its own, with the whole of what the volume says."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ async def test_no_process_is_taken_for_another_containers(lab: Lab) -> None:
     for name, size in sizes.items():
         made = await lab.running(name)
         await lab.says(made, "holding")
-        tenant = lab.up.broker.tenants[str(made.pk)]
-        assert size << 20 <= tenant.used(next(iter(tenant.quota))) < (size + 200) << 20, name
+        live = lab.up.broker.live_containers[str(made.pk)]
+        assert size << 20 <= live.used(next(iter(live.quota))) < (size + 200) << 20, name
 
 
 async def test_a_container_with_a_restart_policy_is_itself_at_every_run(lab: Lab) -> None:

@@ -15,7 +15,7 @@ from scheduler.monitors.activity import Activity
 
 
 @pytest.fixture
-def tenant() -> Any:
+def live() -> Any:
     session = SimpleNamespace(id=1, pid=os.getpid(), ended=False)
     return SimpleNamespace(id="c", sessions={1: session}, swap="", is_out=False, gave_way="", paused=False,
                            finished=False)  # fmt: skip
@@ -27,31 +27,31 @@ def told() -> list[Any]:
 
 
 @pytest.fixture
-def activity(tmp_path: Path, tenant: Any, told: list[Any]) -> Activity:
+def activity(tmp_path: Path, live: Any, told: list[Any]) -> Activity:
     state = SimpleNamespace(containers={"c": SimpleNamespace(idle_since=0.0)})
-    broker: Any = SimpleNamespace(tenants={"c": tenant}, state=state, now=lambda: 5.0, tell=told.append)
+    broker: Any = SimpleNamespace(live_containers={"c": live}, state=state, now=lambda: 5.0, tell=told.append)
     return Activity(broker, tmp_path)
 
 
 @pytest.mark.parametrize("looked", ["leaving", "out"])
 async def test_who_gave_way_and_is_a_stranger_is_taken_to_stir(
-    activity: Activity, tenant: Any, told: list[Any], looked: str
+    activity: Activity, live: Any, told: list[Any], looked: str
 ) -> None:
     """Also if it was on its way out at the first look. It may have been asked to compute just then."""
     if looked == "leaving":
-        tenant.swap = "leaving"
+        live.swap = "leaving"
         await activity.look()
         assert told == []
-    tenant.swap, tenant.is_out, tenant.gave_way = "out", True, "idle"
+    live.swap, live.is_out, live.gave_way = "out", True, "idle"
     await activity.look()
     assert told == [ActivityDetected(5.0, "c")]
 
 
 async def test_whom_a_person_paused_is_not_brought_back_before_it_is_frozen(
-    activity: Activity, tenant: Any, told: list[Any]
+    activity: Activity, live: Any, told: list[Any]
 ) -> None:
     """A scheduler was killed between the move and the freeze: to the next one its program is a stranger, and runs."""
-    tenant.swap, tenant.is_out = "out", True
+    live.swap, live.is_out = "out", True
     until = time.process_time() + 0.02  # more than a program that is idle ever uses
     await activity.look()
     while time.process_time() < until:

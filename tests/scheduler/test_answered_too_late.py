@@ -15,7 +15,7 @@ import pytest
 import requests.exceptions
 from django.db import OperationalError
 
-from scheduler.engines.base import EngineAway, Launch, Sighting
+from scheduler.engines.base import EngineAway, Launch, Status
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.parts import PERIODS
 from tests.support.dockerd import build_image, docker_api, dockerd
@@ -61,7 +61,7 @@ def answers_too_late(engine: Any, patch: pytest.MonkeyPatch) -> None:
         return
     launch = engine.launch
 
-    async def late(asked: Launch, *more: Any) -> Sighting:
+    async def late(asked: Launch, *more: Any) -> Status:
         await launch(asked, *more)
         raise EngineAway("It did start, and said so too late.")
 
@@ -72,7 +72,7 @@ async def eventually_nothing_of(id_: str, host: Host) -> None:
     """The engine has nothing more of it."""
     async with asyncio.timeout(60):
         while True:
-            if id_ not in {sighting.id for sighting in await host.up.engine.sightings()}:
+            if id_ not in {status.id for status in await host.up.engine.statuses()}:
                 return
             await asyncio.sleep(0.05)
 
@@ -88,7 +88,7 @@ async def test_launch_that_is_refused_too_late_is_ended_and_told_by_nobody(host:
         refused = await host.answer(launch)
     assert (refused.outcome, refused.code) == ("refused", "engine_away")
     id_ = str(container.pk)
-    await eventually(lambda: id_ not in host.up.broker.tenants)
+    await eventually(lambda: id_ not in host.up.broker.live_containers)
     assert not (host.home / "sockets" / id_).exists()
     await eventually_nothing_of(id_, host)
     row = await host.get(container)
@@ -118,8 +118,8 @@ async def test_launch_keeps_its_socket_until_its_refusal_is_written(host: Host) 
     assert (await query(Command.objects.get, pk=launch.pk)).done_at is None
     await host.start()
     assert (await host.answer(launch)).outcome == "done"
-    tenant = host.up.broker.tenants[str(container.pk)]
-    assert [tenant.used(gpu) >= GIB for gpu in tenant.quota] == [True]
+    live = host.up.broker.live_containers[str(container.pk)]
+    assert [live.used(gpu) >= GIB for gpu in live.quota] == [True]
     assert await told(host, container) == ["started"]
 
 
@@ -164,11 +164,11 @@ async def test_pause_that_was_not_answered_and_not_done_is_refused(host: Host) -
 async def test_who_nobody_can_look_at_after_its_pause_may_be_paused_and_is_told_so(host: Host) -> None:
     container = await host.launch("sleep", "600")
 
-    async def away() -> list[Sighting]:
+    async def away() -> list[Status]:
         raise EngineAway("It does not answer.")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host.up.engine, "sightings", away)
+        patch.setattr(host.up.engine, "statuses", away)
         acts_too_late(host.up.engine, patch, "pause")
         told = await host.command("pause", container)
     assert (told.outcome, told.code) == ("refused", "engine_away")

@@ -120,14 +120,14 @@ print(os.fstat(given.fileno()).st_ino == os.fstat(page.fileno()).st_ino, given[0
 
 async def test_new_process_brings_no_page_of_its_own_making(host: Host, directory: Path, neighbour: Elsewhere) -> None:
     """It would have what the page says that it uses without having asked, and past everybody who waits."""
-    tenant = host.up.broker.tenants[directory.name]
+    live = host.up.broker.live_containers[directory.name]
     forger = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", FORGER, str(directory), *tenant.quota, stdout=asyncio.subprocess.PIPE,
+        sys.executable, "-c", FORGER, str(directory), *live.quota, stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     told, _ = await forger.communicate()
     assert told.decode().split() == ["False", "0"]
-    assert not host.up.broker.state.containers[tenant.id].leased
+    assert not host.up.broker.state.containers[live.id].leased
 
 
 async def test_who_connects_again_has_its_map_read_by_nobody(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ async def test_what_a_process_frees_comes_back_although_it_is_not_heard(host: Ho
     filler = await fill(host, 4600 * MIB)
     calls = OPEN_CALLS + 8
     await asyncio.to_thread(lambda: [raw.need(12 * MIB, serial) for serial in range(1, calls)])
-    await eventually(lambda: host.up.broker.tenants[directory.name].open_calls == OPEN_CALLS)
+    await eventually(lambda: host.up.broker.live_containers[directory.name].open_calls == OPEN_CALLS)
     page[0].release(512 * MIB)
     answers = [await asyncio.to_thread(raw.read) for _ in range(1, calls)]
     assert {answer and answer.type for answer in answers} == {Type.GRANTED}

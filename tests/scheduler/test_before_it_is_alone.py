@@ -32,8 +32,8 @@ async def test_a_pause_is_not_held_up_by_a_stop_that_waits_for_the_last_schedule
     assert all(EARLY in part.barred and part.task is None for part in parts.values())
     pausing = asyncio.create_task(host.command("pause", one, free_memory=free_memory))
     if free_memory:  # a move does wait
-        tenant = host.up.broker.tenants[str(one.pk)]
-        await eventually(lambda: tenant.swap)
+        live = host.up.broker.live_containers[str(one.pk)]
+        await eventually(lambda: live.swap)
         os.close(last)
     answer = await pausing
     assert answer.outcome == "done", answer.message
@@ -72,12 +72,12 @@ async def test_whoever_asks_its_card_is_not_held_back_while_its_move_waits_for_t
     )
     await host.says(container, "holding")
     pause = asyncio.create_task(host.command("pause", container, free_memory=True))
-    tenant = host.up.broker.tenants[str(container.pk)]
-    await eventually(lambda: tenant.swap)
+    live = host.up.broker.live_containers[str(container.pk)]
+    await eventually(lambda: live.swap)
     asked = host.log(container).count("asked")
     await eventually(lambda: host.log(container).count("asked") > asked + 200)  # two seconds, if nothing holds it
     assert not pause.done()
     os.close(last)
     assert (await pause).outcome == "done"
     await host.command("resume", container)
-    await eventually(lambda: not tenant.swap)
+    await eventually(lambda: not live.swap)

@@ -10,7 +10,7 @@ import pytest
 from scheduler.sessions import grants, lease_pages
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import LeasePage
-from scheduler.sessions.tenants import program_of
+from scheduler.sessions.live_containers import program_of
 from tests.support.host import GIB, Host
 from web.models import Container
 
@@ -19,7 +19,7 @@ HOLD = ("--check", "1MiB", "--hold", "600")
 
 def claim(host: Host, container: Container, size: int) -> None:
     """As the program itself might: its page says that the last scheduler granted it so much, and that it heard."""
-    for session in list(host.up.broker.tenants[str(container.pk)].sessions.values()):
+    for session in list(host.up.broker.live_containers[str(container.pk)].sessions.values()):
         fd = lease_pages.find(session.pid, session.container)
         assert fd is not None
         page = LeasePage.adopt(os.dup(fd))
@@ -35,12 +35,12 @@ async def test_claim_to_more_than_was_granted_gets_nobody_past_the_queue(host: H
     greedy = await host.launch("workload", "--bytes", "256MiB", *HOLD, gpu_memory=4 * GIB)
     await host.says(greedy, "holding")
     (gpu,) = host.up.gpus.cards
-    granted = {id_: tenant.granted(gpu) for id_, tenant in host.up.broker.tenants.items()}
-    used = {id_: tenant.used(gpu) for id_, tenant in host.up.broker.tenants.items()}
+    granted = {id_: live.granted(gpu) for id_, live in host.up.broker.live_containers.items()}
+    used = {id_: live.used(gpu) for id_, live in host.up.broker.live_containers.items()}
     await host.stop()
     claim(host, greedy, 3 * GIB)
     await host.start()
-    greedy_now, holder_now = (host.up.broker.tenants[str(each.pk)] for each in (greedy, holder))
+    greedy_now, holder_now = (host.up.broker.live_containers[str(each.pk)] for each in (greedy, holder))
     assert greedy_now.granted(gpu) <= granted[greedy_now.id] < GIB
     assert holder_now.used(gpu) == used[holder_now.id]  # who claims nothing false keeps it all
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from scheduler import clock
 from scheduler.clock import Clocks
-from scheduler.engines.base import Condition, Sighting
+from scheduler.engines.base import Condition, Status
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
 from web.history.spans import Held, spans
@@ -108,11 +108,11 @@ async def test_a_time_limit_of_an_hour_lasts_an_hour(host: Host, set_clock, by: 
     container = await host.launch("sleep", "600", ttl_seconds=3600.0)
     set_clock(by)
     looked = host.up.time_limits
-    tenant = host.up.broker.tenants[str(container.pk)]
-    looked._look(tenant)
-    assert not tenant.killed
-    assert tenant.id not in looked.warned
-    tenant.ttl = 0.0
+    live = host.up.broker.live_containers[str(container.pk)]
+    looked._look(live)
+    assert not live.killed
+    assert live.id not in looked.warned
+    live.ttl = 0.0
     await host.until(container, "killed")
 
 
@@ -121,7 +121,7 @@ async def test_what_is_charged_is_what_was_held_for_as_long_as_it_was(host: Host
     container = await host.launch("workload", "--bytes", "1GiB", "--check", "1MiB", "--hold", "600", gpu_memory=2 * GIB)
     await host.says(container, "holding")
     set_clock(by)
-    await eventually(lambda: abs(host.up.broker.tenants[str(container.pk)].clock_ahead + by) < 60)
+    await eventually(lambda: abs(host.up.broker.live_containers[str(container.pk)].clock_ahead + by) < 60)
     await host.up.store.flush()
 
     def held() -> float:
@@ -132,8 +132,8 @@ async def test_what_is_charged_is_what_was_held_for_as_long_as_it_was(host: Host
 
     assert 0 < await query(held) < 600
     # The keeper is a process of its own, whose clock no test can set: this is what it would say.
-    tenant = host.up.broker.tenants[str(container.pk)]
-    host.up.containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.ENDED, 0, finished_at=clock.wall()))
+    live = host.up.broker.live_containers[str(container.pk)]
+    host.up.containers.seen(Status(live.id, live.engine_id, Condition.ENDED, 0, finished_at=clock.wall()))
     ended = await host.until(container, "exited")
     assert timedelta() < ended.finished_at - ended.started_at < timedelta(minutes=10)
     set_clock(-by)
@@ -150,7 +150,7 @@ async def test_a_container_that_was_there_before_a_boot_is_charged_for_as_long_a
     container = await host.launch("sleep", "600")
     await host.until(container, "running")
     set_clock(by)
-    await eventually(lambda: abs(host.up.broker.tenants[str(container.pk)].clock_ahead + by) < 60)
+    await eventually(lambda: abs(host.up.broker.live_containers[str(container.pk)].clock_ahead + by) < 60)
     await host.stop()
     another_boot = tmp_path / "boot_id"
     another_boot.write_text("another-boot")
@@ -158,8 +158,8 @@ async def test_a_container_that_was_there_before_a_boot_is_charged_for_as_long_a
     finished_at = clock.wall()  # it ended before the boot; what its keeper would say
     set_clock(set_again)
     await host.start()
-    tenant = host.up.broker.tenants[str(container.pk)]
-    host.up.containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.ENDED, 0, finished_at=finished_at))
+    live = host.up.broker.live_containers[str(container.pk)]
+    host.up.containers.seen(Status(live.id, live.engine_id, Condition.ENDED, 0, finished_at=finished_at))
     ended = await host.until(container, "exited")
     assert timedelta() <= ended.finished_at - ended.started_at < timedelta(minutes=10)
 
@@ -173,7 +173,7 @@ async def test_commands_are_carried_out_in_the_order_in_which_they_were_asked(ho
         await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
         set_clock(-HOURS)
     await host.start()
-    await eventually(lambda: not host.up.broker.tenants[str(container.pk)].paused)
+    await eventually(lambda: not host.up.broker.live_containers[str(container.pk)].paused)
     while await query(Command.objects.filter(done_at=None).exists):
         await host.up.store.flush()
     now = await host.get(container)

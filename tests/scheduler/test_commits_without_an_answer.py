@@ -105,7 +105,7 @@ async def test_mounting_that_is_asked_for_again_is_the_same(host: Host, monkeypa
     await host.up.plugin.mounts.mount("v", OPTIONS, "m")
     await host.up.plugin.mounts._look_at_all()
     (row,) = await host.living()
-    assert str(row.pk) in host.up.broker.tenants
+    assert str(row.pk) in host.up.broker.live_containers
     assert await query(Container.objects.count) == 1
 
 
@@ -136,7 +136,7 @@ async def test_launch_that_was_refused_has_ended_and_holds_nothing(host: Host, m
     assert (await host.answer(launching)).code == "database_away"
     assert await host.living() == []
     assert not await query(Claim.objects.exclude(**NOTHING_HELD).exists)
-    assert str(container.pk) not in host.up.broker.tenants
+    assert str(container.pk) not in host.up.broker.live_containers
 
 
 async def test_samples_that_were_written_are_not_written_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,9 +51,9 @@ async def test_one_that_is_never_attached_to_holds_up_no_other_and_each_is_attac
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     silent, other = uuid4(), uuid4()
-    tenants = {str(each): SimpleNamespace(finished=False, engine_id=str(each)) for each in (silent, other)}
+    live_containers = {str(each): SimpleNamespace(finished=False, engine_id=str(each)) for each in (silent, other)}
     engine = Engine(str(silent))
-    consoles = Consoles(cast(Any, engine), cast(Any, SimpleNamespace(tenants=tenants)), tmp_path)
+    consoles = Consoles(cast(Any, engine), cast(Any, SimpleNamespace(live_containers=live_containers)), tmp_path)
     await consoles.open()
     waiting = [asyncio.create_task(opened(tmp_path, silent)) for _ in "12"]
     await eventually(lambda: engine.attached)

@@ -79,8 +79,10 @@ async def consoles(tmp_path: Path) -> AsyncIterator[tuple[asyncio.Event, asyncio
             await goes_on.wait()
         return Screen()
 
-    tenants = {str(each): SimpleNamespace(finished=False, engine_id=str(each)) for each in (FAST, SLOW)}
-    made = Consoles(cast(Any, SimpleNamespace(attach=attach)), cast(Any, SimpleNamespace(tenants=tenants)), tmp_path)
+    live_containers = {str(each): SimpleNamespace(finished=False, engine_id=str(each)) for each in (FAST, SLOW)}
+    made = Consoles(
+        cast(Any, SimpleNamespace(attach=attach)), cast(Any, SimpleNamespace(live_containers=live_containers)), tmp_path
+    )
     await made.open()
     yield begun, goes_on
     await made.close()

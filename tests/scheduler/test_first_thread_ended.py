@@ -8,7 +8,7 @@ import sys
 from scheduler import proc
 from scheduler.card.helper import is_stopped
 from scheduler.sessions import lease_pages
-from scheduler.sessions.tenants import program_of
+from scheduler.sessions.live_containers import program_of
 from tests.support.eventually import eventually
 from tests.support.host import MIB, Host
 from web.models import Container, Swap
@@ -51,13 +51,13 @@ async def leaderless(host: Host, *more: str) -> Container:
 
 
 def pid_of(host: Host, container: Container) -> int:
-    (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()
+    (session,) = host.up.broker.live_containers[str(container.pk)].sessions.values()
     return session.pid
 
 
 def used(host: Host, container: Container) -> int:
-    tenant = host.up.broker.tenants[str(container.pk)]
-    return sum(tenant.used(gpu) for gpu in tenant.quota)
+    live = host.up.broker.live_containers[str(container.pk)]
+    return sum(live.used(gpu) for gpu in live.quota)
 
 
 async def ends(host: Host, container: Container) -> None:
@@ -69,7 +69,7 @@ async def ends(host: Host, container: Container) -> None:
 async def test_all_that_proc_tells_of_it_is_what_a_thread_tells_that_lives(host: Host) -> None:
     container = await leaderless(host)
     pid, id_ = pid_of(host, container), str(container.pk)
-    (session,) = host.up.broker.tenants[id_].sessions.values()
+    (session,) = host.up.broker.live_containers[id_].sessions.values()
     assert program_of(pid) == session.program  # as when its first thread still lived
     assert lease_pages.holders([pid], 1 << 20) == [(pid, id_)]
     fd = lease_pages.find(pid, id_)
@@ -121,8 +121,8 @@ async def test_it_is_swapped_out_taken_over_and_comes_back(host: Host) -> None:
     assert answer.outcome == "done", answer.message
     await host.stop()
     await host.start()
-    tenant = host.up.broker.tenants[str(container.pk)]
-    assert (tenant.swap, len(tenant.sessions), used(host, container)) == (Swap.OUT, 1, 0)
+    live = host.up.broker.live_containers[str(container.pk)]
+    assert (live.swap, len(live.sessions), used(host, container)) == (Swap.OUT, 1, 0)
     assert (await host.command("resume", container)).outcome == "done"
     await eventually(lambda: used(host, container) >= SIZE)
     await ends(host, container)

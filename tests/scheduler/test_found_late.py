@@ -72,12 +72,12 @@ async def test_nobody_accuses_it_meanwhile_and_then_it_is_known(
     await host.start()
     before = measured()
     await eventually(lambda: measured() >= before + 4)
-    tenant = host.up.broker.tenants[str(container.pk)]
-    assert (tenant.sessions, tenant.past_shim, tenant.killed) == ({}, {}, False)
+    live = host.up.broker.live_containers[str(container.pk)]
+    assert (live.sessions, live.past_shim, live.killed) == ({}, {}, False)
     busy.set()
-    await eventually(lambda: tenant.sessions)
+    await eventually(lambda: live.sessions)
     await eventually(lambda: measured() >= before + 8)
-    assert (len(tenant.sessions), tenant.past_shim, tenant.killed) == (1, {}, False)
+    assert (len(live.sessions), live.past_shim, live.killed) == (1, {}, False)
     assert (await host.claim(container)).used >= GIB
     assert not host.up.broker.unseen
 
@@ -86,7 +86,7 @@ async def test_one_that_was_stopped_for_a_move_goes_on(host: Host, busy: threadi
     words = (sys.executable, "-c", ASKS, str(host.home / "ask"))
     container = await host.launch(*words, gpu_memory=GIB, environment={"PYTHONPATH": str(BUILD.parent)})
     await host.says(container, "holding")
-    (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()
+    (session,) = host.up.broker.live_containers[str(container.pk)].sessions.values()
     await host.stop()
     helper = CardHelper(host.up.gpus.environment | {"PYTHONPATH": str(BUILD.parent)})
     await helper.lock(session.pid, 10)
@@ -94,12 +94,12 @@ async def test_one_that_was_stopped_for_a_move_goes_on(host: Host, busy: threadi
     await helper.close()
     await query(Container.objects.filter(pk=container.pk).update, swap=Swap.LEAVING)
     await host.start()
-    tenant = host.up.broker.tenants[str(container.pk)]
-    await eventually(lambda: not tenant.swap)  # undone, of all that are known
+    live = host.up.broker.live_containers[str(container.pk)]
+    await eventually(lambda: not live.swap)  # undone, of all that are known
     (host.home / "ask").touch()
     busy.set()
     await eventually(lambda: "goes on" in host.log(container))
-    assert len(tenant.sessions) == 1
+    assert len(live.sessions) == 1
 
 
 @pytest.mark.parametrize("stage", [Swap.LEAVING, Swap.COMING])
@@ -109,7 +109,7 @@ async def test_one_that_is_found_while_the_move_hangs_is_not_forgotten(
     words = (sys.executable, "-c", f"import os; os.fork()\n{ASKS}", str(host.home / "ask"))
     container = await host.launch(*words, gpu_memory=GIB, environment={"PYTHONPATH": str(BUILD.parent)})
     await eventually(lambda: host.log(container).count("holding") == 2)
-    first, late = (session.pid for session in host.up.broker.tenants[str(container.pk)].sessions.values())
+    first, late = (session.pid for session in host.up.broker.live_containers[str(container.pk)].sessions.values())
     await host.stop()
     helper = CardHelper(host.up.gpus.environment | {"PYTHONPATH": str(BUILD.parent)})
     for pid in (first, late):
@@ -126,13 +126,13 @@ async def test_one_that_is_found_while_the_move_hangs_is_not_forgotten(
     monkeypatch.setattr(lease_pages, "find", slowly)
     monkeypatch.setattr(swapping, "AGAIN", 0.05)
     await host.start()
-    tenant = host.up.broker.tenants[str(container.pk)]
-    assert {session.pid for session in tenant.sessions.values()} == {first}
+    live = host.up.broker.live_containers[str(container.pk)]
+    assert {session.pid for session in live.sessions.values()} == {first}
     over.set()
-    await eventually(lambda: len(tenant.sessions) == 2)
-    assert tenant.swap == stage
+    await eventually(lambda: len(live.sessions) == 2)
+    assert live.swap == stage
     (host.home / "ask").touch()
     os.kill(first, signal.SIGCONT)
     await eventually(lambda: host.log(container).count("goes on") == 2)
-    await eventually(lambda: tenant.swap == "")
+    await eventually(lambda: live.swap == "")
     await helper.close()

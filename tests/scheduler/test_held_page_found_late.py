@@ -29,7 +29,7 @@ async def test_a_process_that_is_held_and_was_not_found_asks_again(host: Host, m
     words = (sys.executable, "-c", ASKS, str(host.home / "ask"))
     container = await host.launch(*words, gpu_memory=GIB, environment={"PYTHONPATH": str(BUILD.parent)})
     await host.says(container, "holding")
-    (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()
+    (session,) = host.up.broker.live_containers[str(container.pk)].sessions.values()
     await host.stop()
     session.page.hold(True)  # and that scheduler was killed before it had locked it
     await query(Container.objects.filter(pk=container.pk).update, swap=Swap.LEAVING)
@@ -40,7 +40,7 @@ async def test_a_process_that_is_held_and_was_not_found_asks_again(host: Host, m
     with monkeypatch.context() as patched:
         patched.setattr(TakeOver, "_processes", sees_nobody)
         await host.start()
-    await eventually(lambda: not host.up.broker.tenants[str(container.pk)].swap)
+    await eventually(lambda: not host.up.broker.live_containers[str(container.pk)].swap)
     (host.home / "ask").touch()
     await eventually(lambda: "asked" in host.log(container))
     assert not session.page.inside

@@ -48,11 +48,11 @@ async def bystander(host: Host) -> AsyncIterator[None]:
     """It has been answered often within the block, holds all that it was granted, and leaves nothing behind."""
     directory = await a_socket(host)
     process = await asyncio.to_thread(Bystander, directory)
-    tenant = host.up.broker.tenants[directory.name]
-    (gpu,) = tenant.quota
+    live = host.up.broker.live_containers[directory.name]
+    (gpu,) = live.quota
 
     def held() -> int:
-        return tenant.used(gpu) // 4096
+        return live.used(gpu) // 4096
 
     before = held()
     try:
@@ -61,8 +61,8 @@ async def bystander(host: Host) -> AsyncIterator[None]:
     finally:
         took = await asyncio.to_thread(process.stop)
     assert len(took) >= before + CALLS
-    await eventually(lambda: not tenant.sessions)
-    assert tenant.granted(gpu) == 0
+    await eventually(lambda: not live.sessions)
+    assert live.granted(gpu) == 0
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "output"])

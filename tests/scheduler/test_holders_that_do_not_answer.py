@@ -38,8 +38,8 @@ async def test_honest_holders_serve_who_waits(lab: Host, monkeypatch: pytest.Mon
         await notebook(lab, 2 * GIB, quota=2 * GIB + GIB // 4, name=name, priority=priority)
         for name, priority in (("silent", -10), ("honest", 0))
     ]
-    tenant = lab.up.broker.tenants[str(silent.pk)]
-    (session,) = tenant.sessions.values()
+    live = lab.up.broker.live_containers[str(silent.pk)]
+    (session,) = live.sessions.values()
     with traced(drivers_thread(session.pid)):
         assert is_stopped(session.pid)
         words = ("workload", "--bytes", "2GiB", "--check", "1MiB", "--hold", "600")
@@ -47,9 +47,9 @@ async def test_honest_holders_serve_who_waits(lab: Host, monkeypatch: pytest.Mon
         await eventually_events(lab, silent, "not_moved")  # of lower priority, it is asked first
         await lab.says(waits, "holding")
         assert (await lab.get(honest)).state == "swapped"
-        assert tenant.unanswered == 1
-        assert tenant.swap == "leaving"  # it is let go as soon as it answers; nothing else waits for that
-    await eventually(lambda: tenant.swap == "")
+        assert live.unanswered == 1
+        assert live.swap == "leaving"  # it is let go as soon as it answers; nothing else waits for that
+    await eventually(lambda: live.swap == "")
     run_cell(lab, silent)
     await lab.says(silent, "cell 1 is right")
 
@@ -57,8 +57,8 @@ async def test_honest_holders_serve_who_waits(lab: Host, monkeypatch: pytest.Mon
 async def test_it_is_put_aside_for_longer_each_time(lab: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swapping, "AGAIN", 0.1)
     container = await notebook(lab)
-    tenant = lab.up.broker.tenants[str(container.pk)]
-    (session,) = tenant.sessions.values()
+    live = lab.up.broker.live_containers[str(container.pk)]
+    (session,) = live.sessions.values()
     spans: list[float] = []
     tell = lab.up.broker.tell
 
@@ -71,10 +71,10 @@ async def test_it_is_put_aside_for_longer_each_time(lab: Host, monkeypatch: pyte
     for _ in range(3):
         with stopped(session.pid):
             assert (await lab.command("pause", container, free_memory=True)).outcome == "refused"
-        await eventually(lambda: tenant.swap == "")
+        await eventually(lambda: live.swap == "")
     assert spans == [swapping.ASIDE, 2 * swapping.ASIDE, 4 * swapping.ASIDE]
     assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
-    assert tenant.unanswered == 0
+    assert live.unanswered == 0
     await lab.command("resume", container)
     run_cell(lab, container)
     await lab.says(container, "cell 1 is right")

@@ -14,7 +14,7 @@ from django.db import OperationalError
 from scheduler import parts
 from scheduler.plugin import mounts
 from scheduler.plugin.folders import Folders
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import volumes
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, Host, query
@@ -38,7 +38,7 @@ async def guessed(host: Host, settings: Any) -> Container:
     return made
 
 
-def tenant_of(host: Host, container: Container) -> Tenant:
+def live_container_of(host: Host, container: Container) -> LiveContainer:
     found = host.up.containers.find(str(container.pk))
     assert found is not None
     return found
@@ -58,8 +58,8 @@ async def test_the_database_was_away_when_it_was_seen(
 
     monkeypatch.setattr(volumes, "_known", failing)
     host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
-    await eventually(lambda: tenant_of(host, guessed).killed)
-    assert "You may not launch miner:latest" in tenant_of(host, guessed).reason
+    await eventually(lambda: live_container_of(host, guessed).killed)
+    assert "You may not launch miner:latest" in live_container_of(host, guessed).reason
 
 
 async def test_the_plugin_failed_and_began_again_while_the_database_was_away(
@@ -89,7 +89,7 @@ async def test_the_plugin_failed_and_began_again_while_the_database_was_away(
     monkeypatch.setattr(Folders, "left_by", short)
     await asyncio.wait_for(looked.wait(), PATIENCE)
     away.clear()
-    await eventually(lambda: tenant_of(host, guessed).killed)
+    await eventually(lambda: live_container_of(host, guessed).killed)
 
 
 async def test_the_scheduler_was_killed_after_its_start_and_before_it_was_written_down(
@@ -98,7 +98,7 @@ async def test_the_scheduler_was_killed_after_its_start_and_before_it_was_writte
     await query(Container.objects.filter(pk=guessed.pk).update, started_at=guessed.created_at)
     await host.start()
     host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
-    await eventually(lambda: tenant_of(host, guessed).killed)
+    await eventually(lambda: live_container_of(host, guessed).killed)
     await eventually(lambda: not host.up.plugin.mounts._tasks)
     assert (await query(Container.objects.get, pk=guessed.pk)).image == "miner:latest"
 
@@ -112,4 +112,4 @@ async def test_what_is_known_of_one_that_had_started_is_not_written_again(host: 
     await eventually(lambda: not host.up.plugin.mounts._tasks)
     found = await query(Container.objects.get, pk=guessed.pk)
     assert (found.image, found.memory) == ("ours/a", GIB)
-    assert not tenant_of(host, guessed).killed
+    assert not live_container_of(host, guessed).killed

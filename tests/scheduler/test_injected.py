@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from scheduler import clock, proc
 from scheduler.engines.choose import choose
-from scheduler.engines.outfit import Simulation
+from scheduler.engines.runtime_environment import Simulation
 from scheduler.gpus import Gpus
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, a_host
@@ -53,9 +53,9 @@ async def test_a_scheduler_works_with_what_it_is_given(
     async with a_host(settings, tmp_path, kind=Given) as host:
         assert (host.up.engine, host.up.gpus) == (engine, gpus)
         container = await host.launch("workload", "--bytes", "1GiB", "--hold", "600", gpu_memory=2 * GIB)
-        tenant = host.up.broker.tenants[str(container.pk)]
-        await eventually(lambda: tenant.sessions)
-        assert {session.pid for session in tenant.sessions.values()} <= set(kernel.peers)
-        assert host.up.store.clocks.now(tenant.id) > timezone.now() + timedelta(seconds=DAY / 2)
+        live = host.up.broker.live_containers[str(container.pk)]
+        await eventually(lambda: live.sessions)
+        assert {session.pid for session in live.sessions.values()} <= set(kernel.peers)
+        assert host.up.store.clocks.now(live.id) > timezone.now() + timedelta(seconds=DAY / 2)
         host.given = {}  # the next one, which ends what lives, is this machine's own
         await host.stop()

@@ -15,7 +15,7 @@ from scheduler.core.state import State
 from scheduler.sessions import lease_pages
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.lease_pages import Lease, LeasePage, slots
-from scheduler.sessions.tenants import Program, Session, Tenant
+from scheduler.sessions.live_containers import LiveContainer, Program, Session
 from shim.binding import PAGE_NAME
 
 CALLS = ("set_granted", "set_measured", "lease_extend", "lease_take_back", "lease_settle")
@@ -199,17 +199,17 @@ def test_slots_are_found_by_uuid() -> None:
 def test_process_that_takes_while_its_page_is_brought_up_to_date_stops_nothing(
     page: LeasePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tenant = Tenant("c", "c", {"GPU-0": 1000})
+    live = LiveContainer("c", "c", {"GPU-0": 1000})
     lease = Lease(page[0], 0)
     lease.grant(0, idle=100)
-    tenant.sessions[1] = session = Session(1, "c", 1, Program(1, 1, 1), -1, page, {"GPU-0": lease})
+    live.sessions[1] = session = Session(1, "c", 1, Program(1, 1, 1), -1, page, {"GPU-0": lease})
 
     def taking(lease: Lease) -> int:
         page[0].reserve(1)
         return lease.granted - lease.headroom
 
     monkeypatch.setattr(Lease, "used", property(taking))
-    Broker(Mock(), {}, State(), Mock()).show(tenant, [session])
+    Broker(Mock(), {}, State(), Mock()).show(live, [session])
     assert page[0].elsewhere == 0
 
 

@@ -15,7 +15,7 @@ import pytest
 from scheduler.monitors.measure import Measure
 from scheduler.sessions import server
 from scheduler.sessions.lease_pages import Lease
-from scheduler.sessions.tenants import Session, Tenant
+from scheduler.sessions.live_containers import LiveContainer, Session
 from shim.binding import Type
 from shim.binding.slots import Slot
 from tests.support.eventually import eventually
@@ -72,7 +72,7 @@ def processes(directory: Path, count: int, how: str = "") -> Iterator[None]:
 async def a_container(host: Host) -> tuple[Path, dict[int, Session]]:
     """The folder of its socket, and its sessions: it does nothing by itself."""
     id_ = str((await host.launch("sleep", "600")).pk)
-    return host.up.server.socket_dir(id_), host.up.broker.tenants[id_].sessions
+    return host.up.server.socket_dir(id_), host.up.broker.live_containers[id_].sessions
 
 
 async def test_of_many_that_die_at_once_each_end_leaves_the_loop_to_others(host: Host) -> None:
@@ -136,13 +136,13 @@ async def test_between_two_containers_that_are_looked_at_others_have_the_loop(
     for _ in range(3):
         await a_container(host)
     turns, looks = 0, []
-    see = Measure._see_tenant
+    see = Measure._see_live_container
 
-    def note(self: Measure, tenant: Tenant, known: Collection[int]) -> dict[int, int]:
+    def note(self: Measure, live: LiveContainer, known: Collection[int]) -> dict[int, int]:
         looks.append(turns)
-        return see(self, tenant, known)
+        return see(self, live, known)
 
-    monkeypatch.setattr(Measure, "_see_tenant", note)
+    monkeypatch.setattr(Measure, "_see_live_container", note)
     while len(looks) < 3:
         await asyncio.sleep(0)
         turns += 1

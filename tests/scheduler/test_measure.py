@@ -145,12 +145,12 @@ async def test_process_that_got_past_the_shim_is_shown_as_uncapped(host: Host) -
 async def test_process_that_was_quicker_than_the_word_of_its_containers_start_is_found(host: Host) -> None:
     words = ["env", "-u", "LD_PRELOAD", sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB)]
     container = await host.launch(*words, gpu_memory=2 * GIB)
-    tenant = host.up.broker.tenants[str(container.pk)]
-    engine_id, tenant.engine_id = tenant.engine_id, ""  # as it is until the engine's answer is back
+    live = host.up.broker.live_containers[str(container.pk)]
+    engine_id, live.engine_id = live.engine_id, ""  # as it is until the engine's answer is back
     await host.says(container, "holds")
     for _ in range(2):
         await host.up.measure.once()
-    tenant.engine_id = engine_id
+    live.engine_id = engine_id
     for _ in range(3):
         await host.up.measure.once()
     await host.up.store.flush()
@@ -181,19 +181,19 @@ async def test_what_the_card_shows_beyond_the_charge_is_charged_as_overhead_and_
     script = "workload --bytes 256MiB --check 1MiB --hold 600"
     container = await host.launch("sh", "-c", script.replace("workload", str(host.workload)), gpu_memory=GIB)
     await host.says(container, "holding")
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     gpu = _gpu(host)
-    charged = tenant.used(gpu)
-    session = next(iter(tenant.sessions.values()))
+    charged = live.used(gpu)
+    session = next(iter(live.sessions.values()))
     # The simulated driver takes nothing by itself: the charge is made too small instead, by what a module would be.
     session.page[0].release(32 * MIB)
-    assert tenant.used(gpu) == charged - 32 * MIB
-    await eventually(lambda: tenant.used(gpu) == charged)
+    assert live.used(gpu) == charged - 32 * MIB
+    await eventually(lambda: live.used(gpu) == charged)
     assert session.leases[gpu].measured == 32 * MIB
     assert session.leases[gpu].overhead == CONTEXT + 32 * MIB
     # And now the card holds less than was charged.
     assert session.leases[gpu].charge(16 * MIB) == 0
-    await eventually(lambda: tenant.used(gpu) == charged)
+    await eventually(lambda: live.used(gpu) == charged)
     assert session.leases[gpu].measured == 32 * MIB
 
 
@@ -223,7 +223,7 @@ async def test_a_card_that_is_full_inside_a_lease_is_written_down(
     go = tmp_path / "go"
     container = await host.launch(sys.executable, "-c", LEASED, str(ROOT), str(go), gpu_memory=4 * GIB)
     await host.says(container, "leased")
-    charged = host.up.broker.tenants[str(container.pk)].used(_gpu(host))
+    charged = host.up.broker.live_containers[str(container.pk)].used(_gpu(host))
     # The scheduler must not see what takes the card, or it would take the headroom back and let the program wait.
     monkeypatch.setattr(host.up.measure, "once", partial(asyncio.sleep, 0))
     outside = await asyncio.create_subprocess_exec(
@@ -246,11 +246,11 @@ async def test_a_card_that_is_full_inside_a_lease_is_written_down(
 async def test_what_is_not_charged_is_looked_at_again_soon(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     container = await host.launch("workload", "--bytes", "256MiB", "--check", "1MiB", "--hold", "600", gpu_memory=GIB)
     await host.says(container, "holding")
-    tenant = host.up.broker.tenants[str(container.pk)]
-    charged = tenant.used(_gpu(host))
+    live = host.up.broker.live_containers[str(container.pk)]
+    charged = live.used(_gpu(host))
     monkeypatch.setattr(measure, "PERIOD", 3600.0)  # after the next look there would be no other
-    next(iter(tenant.sessions.values())).page[0].release(32 * MIB)
-    await eventually(lambda: tenant.used(_gpu(host)) == charged)
+    next(iter(live.sessions.values())).page[0].release(32 * MIB)
+    await eventually(lambda: live.used(_gpu(host)) == charged)
 
 
 async def test_what_a_process_gave_back_in_its_page_alone_is_nobody_elses(
@@ -261,8 +261,8 @@ async def test_what_a_process_gave_back_in_its_page_alone_is_nobody_elses(
     capacity = host.up.gpus.cards[gpu].capacity(0)
     cheat = await host.launch("workload", "--bytes", "3GiB", *hold, gpu_memory=4 * GIB)
     await host.says(cheat, "holding")
-    tenant = host.up.broker.tenants[str(cheat.pk)]
-    session = next(iter(tenant.sessions.values()))
+    live = host.up.broker.live_containers[str(cheat.pk)]
+    session = next(iter(live.sessions.values()))
     session.page[0].release(2 * GIB)
     broker = host.up.broker  # which takes it back for whoever asks next
     broker.tell(Returned(broker.now(), gpu, {session.id: session.leases[gpu].take_back()}))
@@ -277,18 +277,18 @@ async def test_what_a_process_gave_back_in_its_page_alone_is_nobody_elses(
 async def test_overhead_without_headroom_raises_the_lease_and_what_passes_the_quota_is_taken_back(host: Host) -> None:
     container = await host.launch("workload", "--bytes", "900MiB", "--check", "1MiB", "--hold", "600", gpu_memory=GIB)
     await host.says(container, "holding")
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     gpu = _gpu(host)
-    session = next(iter(tenant.sessions.values()))
-    before = tenant.used(gpu)
+    session = next(iter(live.sessions.values()))
+    before = live.used(gpu)
     host.up.broker.overhead(session, gpu, 500 * MIB)
-    assert tenant.used(gpu) == before + 500 * MIB
-    assert host.up.broker.state.containers[tenant.id].leased[gpu] == tenant.granted(gpu)
+    assert live.used(gpu) == before + 500 * MIB
+    assert host.up.broker.state.containers[live.id].leased[gpu] == live.granted(gpu)
     host.up.broker.overhead(session, gpu, -500 * MIB)
-    host.up.broker.collect_excess(tenant)
-    assert tenant.used(gpu) == before
-    assert tenant.granted(gpu) <= GIB
-    assert host.up.broker.state.containers[tenant.id].leased[gpu] == tenant.granted(gpu)
+    host.up.broker.collect_excess(live)
+    assert live.used(gpu) == before
+    assert live.granted(gpu) <= GIB
+    assert host.up.broker.state.containers[live.id].leased[gpu] == live.granted(gpu)
 
 
 async def test_samples_are_written_each_second_for_containers_and_cards(host: Host) -> None:

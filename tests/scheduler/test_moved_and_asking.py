@@ -48,12 +48,12 @@ async def asker(host: Host, processes: int = 1) -> Container:
 async def test_who_is_killed_on_its_way_back_can_save_in_its_grace_what_it_has_on_its_card(host: Host) -> None:
     container = await asker(host)
     assert (await host.command("pause", container, free_memory=True)).outcome == "done"
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     with held_up():
         await host.command("resume", container)
-        await eventually(lambda: tenant.swap == Swap.COMING)
+        await eventually(lambda: live.swap == Swap.COMING)
         await begun(host, "kill", container, grace=PATIENCE)
-        await eventually(lambda: tenant.killed)
+        await eventually(lambda: live.killed)
     await host.until(container, "killed")
     assert "saved" in host.log(container)
 
@@ -65,12 +65,12 @@ async def test_who_is_killed_while_it_is_moved_can_save_under_the_next_scheduler
     container = await asker(host)
     if moment is Swap.COMING:
         assert (await host.command("pause", container, free_memory=True)).outcome == "done"
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     with held_up():
         await begun(host, "resume" if moment is Swap.COMING else "pause", container, free_memory=True)
-        await eventually(lambda: tenant.swap == moment)
+        await eventually(lambda: live.swap == moment)
         await begun(host, "kill", container, grace=PATIENCE)
-        await eventually(lambda: tenant.killed)
+        await eventually(lambda: live.killed)
         stopping = asyncio.create_task(host.stop())
         await eventually(lambda: host._run is None)  # the scheduler has ended, the move has not
     await stopping
@@ -91,7 +91,9 @@ async def test_of_several_processes_one_that_goes_on_asks_though_another_is_not_
     """The move was undone, but for one that is stopped by a debugger, say: for as long as it is."""
     monkeypatch.setattr(swapping, "AGAIN", 0.1)
     container = await asker(host, 2)
-    first, second = sorted(host.up.broker.tenants[str(container.pk)].sessions.values(), key=lambda each: each.id)
+    first, second = sorted(
+        host.up.broker.live_containers[str(container.pk)].sessions.values(), key=lambda each: each.id
+    )
     await stopped(second.pid)
     assert (await host.command("pause", container, free_memory=True)).outcome == "refused"
     (host.home / "ask").touch()

@@ -40,10 +40,10 @@ async def test_container_whose_start_was_not_written_is_taken_over_with_its_memo
     await host.stop()
     assert (await host.get(container)).started_at is None
     await host.start()
-    tenant = host.up.broker.tenants[str(container.pk)]
-    assert [tenant.used(gpu) >= GIB for gpu in tenant.quota] == [True]
+    live = host.up.broker.live_containers[str(container.pk)]
+    assert [live.used(gpu) >= GIB for gpu in live.quota] == [True]
     assert (await host.answer(launch)).outcome == "done"
-    assert host.up.broker.tenants[str(container.pk)] is tenant
+    assert host.up.broker.live_containers[str(container.pk)] is live
     assert [event.kind for event in await host.events(container, "started", "ended")] == ["started"]
 
 
@@ -82,7 +82,7 @@ async def test_nobody_is_refused_before_the_kill_is_written(host: Host, monkeypa
     writes = asyncio.Event()
     monkeypatch.setattr(host.up.store, "durable", writes.wait)
     killed(host)
-    host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.")
+    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.")
     go.touch()
     await host.says(container, "holding")
     await host.stop()
@@ -104,7 +104,7 @@ async def test_launch_that_is_called_off_keeps_its_socket_until_that_is_written(
         tried.set()
         raise OperationalError("database or disk is full")
 
-    monkeypatch.setattr(host.up.containers, "told", lambda sighting: None)
+    monkeypatch.setattr(host.up.containers, "told", lambda status: None)
     monkeypatch.setattr(host.up.engine, "launch", late)
     program = f"exec {BUILD}/workload --bytes 1GiB --check 1MiB --hold 600"
     words = f"echo began; while [ ! -e {go} ]; do sleep 0.02; done; {program}"
@@ -158,7 +158,7 @@ async def test_kill_that_failed_goes_on_under_the_next_scheduler(host: Host, mon
 
 
 async def test_kill_that_fails_by_whatever_it_may_be_is_tried_again(host: Host, monkeypatch) -> None:
-    monkeypatch.setattr("scheduler.containers.ending.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("scheduler.containers.terminator.FIRST_PAUSE", 0.05)
     container = await host.launch("sleep", "600")
     kill, failures = host.up.engine.kill, iter([OSError("no descriptors are left"), RuntimeError("a fault of ours")])
 
@@ -173,10 +173,10 @@ async def test_kill_that_fails_by_whatever_it_may_be_is_tried_again(host: Host, 
 
 
 async def test_kill_waits_until_the_database_has_taken_it(host: Host, monkeypatch) -> None:
-    monkeypatch.setattr("scheduler.containers.ending.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("scheduler.containers.terminator.FIRST_PAUSE", 0.05)
     monkeypatch.setattr(write_behind, "RETRY", 0.05)
     container = await host.launch("sleep", "600")
-    tenant, refusals = host.up.broker.tenants[str(container.pk)], []
+    live, refusals = host.up.broker.live_containers[str(container.pk)], []
 
     def full(*_: object) -> None:
         refusals.append(...)
@@ -184,9 +184,9 @@ async def test_kill_waits_until_the_database_has_taken_it(host: Host, monkeypatc
 
     with monkeypatch.context() as broken:
         broken.setattr(write_behind, "_write", full)
-        host.up.ender.want(tenant, reason="Its time was over.")
+        host.up.ender.want(live, reason="Its time was over.")
         await eventually(lambda: len(refusals) > 5)
-        assert not tenant.finished
+        assert not live.finished
     assert (await host.until(container, "killed")).reason == "Its time was over."
 
 
@@ -240,7 +240,7 @@ async def test_death_between_two_batches_tells_no_end_twice(host: Host, monkeypa
     async with host.up.store._flushing:
         monkeypatch.setattr(write_behind, "_write", dies_after_the_end)
         go.touch()
-        await eventually(lambda: host.up.broker.tenants.get(str(container.pk)) is None)
+        await eventually(lambda: host.up.broker.live_containers.get(str(container.pk)) is None)
         for _ in range(2):
             host.up.store.event("accepted", str(container.pk))
     await eventually(lambda: told)

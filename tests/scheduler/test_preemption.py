@@ -58,7 +58,7 @@ async def notebook(host: Host, size: int = 3 * GIB, quota: int = 4 * GIB, **fiel
 
 
 def run_cell(host: Host, container: Container, number: int = signal.SIGUSR1) -> None:
-    (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()
+    (session,) = host.up.broker.live_containers[str(container.pk)].sessions.values()
     os.kill(session.pid, number)
 
 
@@ -78,7 +78,7 @@ async def test_an_idle_holder_gives_way_and_comes_back_when_it_computes_again(la
     (event,) = await eventually_events(lab, container, "swapped_out")
     assert event.detail.startswith('It was idle, and gave way to "training". It took ')
     run_cell(lab, container)
-    waits = await eventually(lambda: lab.up.broker.tenants[str(container.pk)].suspended_since)
+    waits = await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].suspended_since)
     assert waits is not None
     await lab.command("kill", other)
     await lab.says(container, "cell 1 is right")
@@ -179,10 +179,10 @@ async def test_a_new_scheduler_leaves_it_out_until_it_stirs(lab: Host) -> None:
     await eventually((lab.home / "habits" / f"{container.pk}.json").exists)
     await lab.stop()
     await lab.start()
-    tenant = lab.up.broker.tenants[str(container.pk)]
+    live = lab.up.broker.live_containers[str(container.pk)]
     await lab.command("kill", other)
     await lab.returned(other)
-    assert (tenant.swap, tenant.suspended_since) == (Swap.OUT, None)
+    assert (live.swap, live.suspended_since) == (Swap.OUT, None)
     await eventually(lambda: lab.up.activity._habits)  # it is looked at
     run_cell(lab, container)
     await lab.says(container, "cell 1 is right")
@@ -193,7 +193,7 @@ async def test_a_call_that_has_blocked_before_a_new_scheduler_looks_brings_it_ba
     _, other = await gives_way(lab, container)
     habits = lab.home / "habits" / f"{container.pk}.json"
     await eventually(habits.exists)
-    (session,) = lab.up.broker.tenants[str(container.pk)].sessions.values()
+    (session,) = lab.up.broker.live_containers[str(container.pk)].sessions.values()
     await lab.stop()
     os.kill(session.pid, signal.SIGUSR1)
     await eventually(lambda: waits_in_a_call(session.pid))
@@ -228,7 +228,7 @@ async def test_one_of_whose_habits_nothing_is_known_is_brought_back(lab: Host) -
 async def test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half(lab: Host, moment: Swap) -> None:
     separate = SeparateScheduler(lab.home, GPUSHARE_IDLE_MINUTES=str(IDLE))
     container = await notebook(lab)
-    (session,) = lab.up.broker.tenants[str(container.pk)].sessions.values()
+    (session,) = lab.up.broker.live_containers[str(container.pk)].sessions.values()
     await lab.stop()
     if moment is Swap.LEAVING:
         slowly()

@@ -64,9 +64,9 @@ async def test_an_idle_container_gives_way_and_comes_back_by_itself(lab: Host, d
     if limited:  # this host has a control group for host memory
         assert limit() >= limited + 3 * GIB
     await lab.says(second, "holding")
-    tenant = lab.up.broker.tenants[str(first.pk)]
+    live = lab.up.broker.live_containers[str(first.pk)]
     touch(docker_api, first, "/tmp/go")
-    await eventually(lambda: tenant.suspended_since)  # it frees what it has
+    await eventually(lambda: live.suspended_since)  # it frees what it has
     await lab.command("kill", second)
     await is_back(lab, first)  # before its end: else nothing says so
     touch(docker_api, first, "/tmp/end")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from scheduler.card.helper import CardError, Why
-from scheduler.containers import moving, room, swapping
+from scheduler.containers import host_memory_budget, moving, swapping
 from scheduler.core.state import Stage
-from scheduler.sessions.tenants import Session
+from scheduler.sessions.live_containers import Session
 from tests.scheduler.test_preemption import (
     NOTEBOOK,
     WORDS,
@@ -92,7 +92,7 @@ async def test_one_that_is_ended_meanwhile_can_still_save_what_is_on_its_card(
     await is_asked_to_go(lab, container)
     await step.reached.wait()
     command = await asked(lab, "kill", container, grace=30)
-    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].killed)
+    await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].killed)
     step.go_on.set()
     assert (await lab.answer(command)).outcome == "done"
     assert "cell 1 is right" in lab.log(container)
@@ -126,12 +126,12 @@ async def test_one_that_is_frozen_from_outside_meanwhile_keeps_nobody_waiting(
         monkeypatch.setattr(moving, name, seconds)
     monkeypatch.setattr(swapping, "AGAIN", 0.1)
     container = await notebook(lab)
-    tenant = lab.up.broker.tenants[str(container.pk)]
+    live = lab.up.broker.live_containers[str(container.pk)]
     step = Step(lab, "stop", monkeypatch)
     await is_asked_to_go(lab, container)
     await step.reached.wait()
-    await lab.up.engine.pause(tenant.engine_id)
-    await eventually(lambda: tenant.paused)
+    await lab.up.engine.pause(live.engine_id)
+    await eventually(lambda: live.paused)
     step.go_on.set()
     await eventually_events(lab, container, "not_moved")
     tries = Step(lab, "await_answers", monkeypatch)
@@ -140,8 +140,8 @@ async def test_one_that_is_frozen_from_outside_meanwhile_keeps_nobody_waiting(
         await eventually(lambda then=now: lab.up.broker.state.now > then + swapping.AGAIN)
     assert not tries.reached.is_set()
     tries.go_on.set()
-    await lab.up.engine.resume(tenant.engine_id)
-    await eventually(lambda: tenant.swap == "")
+    await lab.up.engine.resume(live.engine_id)
+    await eventually(lambda: live.swap == "")
     run_cell(lab, container)
     await lab.says(container, "cell 1 is right")
 
@@ -155,7 +155,7 @@ async def test_a_host_that_is_short_of_descriptors_keeps_nobody_from_giving_way_
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as until:
-        until.setattr(room, "available", exhausted)
+        until.setattr(host_memory_budget, "available", exhausted)
         await lab.start_launch(*WORDS, gpu_memory=4 * GIB)
         (event,) = await eventually_events(lab, container, "not_moved")
     assert "Too many open files" in event.detail

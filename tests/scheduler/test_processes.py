@@ -32,14 +32,14 @@ async def test_lease_of_a_process_whose_connection_broke_stays_its_own(host: Hos
     raw.need(GIB)
     await asyncio.to_thread(raw.read)
     raw.close()
-    tenant = host.up.broker.tenants[str(container.pk)]
-    gpu = next(iter(tenant.quota))
-    await eventually(lambda: not host.up.server.connections(tenant.id))
-    assert tenant.used(gpu) == GIB
+    live = host.up.broker.live_containers[str(container.pk)]
+    gpu = next(iter(live.quota))
+    await eventually(lambda: not host.up.server.connections(live.id))
+    assert live.used(gpu) == GIB
     again = await asyncio.to_thread(Raw, directory)
     assert lease_pages.inode(await asyncio.to_thread(again.hello)) == lease_pages.inode(page)  # it keeps its page
-    assert len(tenant.sessions) == 1
-    assert tenant.used(gpu) == GIB
+    assert len(live.sessions) == 1
+    assert live.used(gpu) == GIB
     again.close()
 
 
@@ -73,8 +73,8 @@ async def test_grant_for_a_process_that_hung_up_comes_back(host: Host) -> None:
     raw.close()
     await host.command("kill", holder)
     await host.until(container, "running")
-    tenant = host.up.broker.tenants[str(container.pk)]
-    assert [tenant.granted(gpu) for gpu in tenant.quota] == [0]
+    live = host.up.broker.live_containers[str(container.pk)]
+    assert [live.granted(gpu) for gpu in live.quota] == [0]
 
 
 async def test_lease_returns_when_the_process_dies_though_a_fork_holds_its_connection(host: Host) -> None:
@@ -97,13 +97,13 @@ async def test_lease_returns_when_the_process_dies_though_a_fork_holds_its_conne
         env={**os.environ, "PYTHONPATH": "."},
     )
     child = int(await parent.stdout.readline())
-    tenant = host.up.broker.tenants[str(container.pk)]
-    gpu = next(iter(tenant.quota))
-    assert tenant.used(gpu) == GIB
+    live = host.up.broker.live_containers[str(container.pk)]
+    gpu = next(iter(live.quota))
+    assert live.used(gpu) == GIB
     parent.kill()
     await parent.wait()
-    await eventually(lambda: not tenant.sessions)
-    assert tenant.granted(gpu) == 0
+    await eventually(lambda: not live.sessions)
+    assert live.granted(gpu) == 0
     os.kill(child, signal.SIGKILL)
 
 
@@ -165,11 +165,11 @@ async def test_grant_that_is_lost_with_its_connection_is_told_again_and_counted_
     raw = await asyncio.to_thread(Raw, directory)
     await asyncio.to_thread(raw.hello)
     raw.need(GIB, serial=5)
-    tenant = host.up.broker.tenants[str(container.pk)]
-    gpu = next(iter(tenant.quota))
-    await eventually(lambda: tenant.used(gpu) == GIB)
+    live = host.up.broker.live_containers[str(container.pk)]
+    gpu = next(iter(live.quota))
+    await eventually(lambda: live.used(gpu) == GIB)
     raw.close()  # what was granted is not read
-    await eventually(lambda: not host.up.server.connections(tenant.id))
+    await eventually(lambda: not host.up.server.connections(live.id))
     for restart in (False, True):
         if restart:
             await host.stop()
@@ -180,10 +180,8 @@ async def test_grant_that_is_lost_with_its_connection_is_told_again_and_counted_
         answer = await asyncio.to_thread(again.read)
         assert answer is not None
         assert (answer.serial, answer.bytes) == (5, GIB)
-        tenant = host.up.broker.tenants[str(container.pk)]
-        assert (
-            tenant.used(gpu) == tenant.granted(gpu) - sum(each.headroom for each in tenant.leases(gpu).values()) == GIB
-        )
+        live = host.up.broker.live_containers[str(container.pk)]
+        assert live.used(gpu) == live.granted(gpu) - sum(each.headroom for each in live.leases(gpu).values()) == GIB
         again.close()
         await eventually(lambda: not host.up.server.connections(str(container.pk)))
 
@@ -226,13 +224,13 @@ async def test_memory_is_free_again_after_kills(host: Host) -> None:
     for process in processes[::2]:
         process.process.kill()
     await eventually(lambda: len(host.up.broker.sessions) == 10)
-    tenant = host.up.broker.tenants[directory.name]
-    gpu = next(iter(tenant.quota))
-    assert tenant.used(gpu) == sum(range(2, 21, 2)) * MIB
+    live = host.up.broker.live_containers[directory.name]
+    gpu = next(iter(live.quota))
+    assert live.used(gpu) == sum(range(2, 21, 2)) * MIB
     for process in processes:
         process.close()
     await eventually(lambda: not host.up.broker.sessions)
-    assert host.up.broker.state.containers[tenant.id].leased.get(gpu, 0) == 0
+    assert host.up.broker.state.containers[live.id].leased.get(gpu, 0) == 0
 
 
 # Its child keeps the connection that it made, and says HELLO once it is told to.
@@ -280,7 +278,7 @@ async def test_a_connection_whose_process_has_died_does_not_speak_for_who_has_it
     )  # fmt: skip
     pid = int(await thief.stdout.readline())
     victim = await asyncio.to_thread(started_as, pid, directory)
-    (session,) = host.up.broker.tenants[str(theirs.pk)].sessions.values()
+    (session,) = host.up.broker.live_containers[str(theirs.pk)].sessions.values()
     thief.stdin.write(b"now\n")
     assert await thief.stdout.readline() == b"None\n"
     assert (session.pid, session.ended) == (pid, False)
@@ -294,9 +292,9 @@ async def test_a_process_that_another_container_has_is_not_taken_from_it(host: H
     await asyncio.to_thread(first.hello)
     second.send(Frame(Type.HELLO, code=WIRE_VERSION))
     assert await asyncio.to_thread(second.is_closed)
-    (session,) = host.up.broker.tenants[str(theirs.pk)].sessions.values()
+    (session,) = host.up.broker.live_containers[str(theirs.pk)].sessions.values()
     assert not session.ended
-    assert not host.up.broker.tenants[str(mine.pk)].sessions
+    assert not host.up.broker.live_containers[str(mine.pk)].sessions
     first.close()
     second.close()
 
@@ -310,7 +308,7 @@ async def test_where_the_kernel_does_not_say_who_connected_a_process_of_another_
     await host.says(victim, "\n")
     pids = iter([int(host.log(victim)), os.getpid()])
     monkeypatch.setattr(proc, "peer", lambda _: Peer(pid := next(pids), 0, os.pidfd_open(pid), sure=False))
-    believed = host.up.broker.tenants[str(mine.pk)].sessions
+    believed = host.up.broker.live_containers[str(mine.pk)].sessions
     first = await asyncio.to_thread(Raw, directory)
     first.send(Frame(Type.HELLO, code=WIRE_VERSION))
     assert await asyncio.to_thread(first.is_closed)

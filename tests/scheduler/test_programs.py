@@ -17,8 +17,8 @@ import pytest
 from scheduler.containers.consoles import Consoles
 from scheduler.containers.consoles.programs import run
 from scheduler.engines.base import Output
-from scheduler.engines.outfit import Outfit
 from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import empty_shim
 from tests.engines.processes import a_launch
 from tests.support.eventually import PATIENCE, eventually
@@ -31,16 +31,16 @@ __all__ = ["empty_shim"]
 
 @pytest.fixture
 async def container(tmp_path: Path, empty_shim: Path) -> AsyncIterator[UUID]:
-    engine = ProcessEngine(tmp_path / "processes", Outfit(empty_shim))
+    engine = ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim))
     await engine.start()
     launch = a_launch(tmp_path, "sleep", "600")
-    sighting = await engine.launch(launch)
-    tenants = {launch.id: SimpleNamespace(finished=False, engine_id=sighting.engine_id)}
-    consoles = Consoles(engine, cast(Any, SimpleNamespace(tenants=tenants)), tmp_path)
+    status = await engine.launch(launch)
+    live_containers = {launch.id: SimpleNamespace(finished=False, engine_id=status.engine_id)}
+    consoles = Consoles(engine, cast(Any, SimpleNamespace(live_containers=live_containers)), tmp_path)
     await consoles.open()
     yield UUID(launch.id)
     await consoles.close()
-    await engine.kill(sighting.engine_id)
+    await engine.kill(status.engine_id)
     await engine.close()
 
 

@@ -57,7 +57,7 @@ async def test_forged_headroom_is_wiped_out_and_never_taken_back(host: Host) -> 
     lease = next(iter(session.leases.values()))
     granted = lease.granted
     page[0].extend(3 * GIB)
-    host.up.broker.tenants[str(container.pk)].note_peak(next(iter(session.leases)))
+    host.up.broker.live_containers[str(container.pk)].note_peak(next(iter(session.leases)))
     assert lease.forged
     assert page[0].headroom == 0
     assert lease.used == lease.granted == granted

@@ -37,8 +37,8 @@ async def test_quota_that_the_core_refuses_was_never_in_force(host: Host, monkey
     assert (answer.outcome, answer.code) == ("refused", "unsafe")
     await host.up.store.flush()
     (gpu,) = host.up.gpus.cards
-    tenant = host.up.broker.tenants[str(small.pk)]
-    assert (tenant.quota[gpu], (await host.claim(small)).quota) == (GIB, GIB)
+    live = host.up.broker.live_containers[str(small.pk)]
+    assert (live.quota[gpu], (await host.claim(small)).quota) == (GIB, GIB)
     assert host.up.broker.state.calm
 
 

@@ -172,7 +172,7 @@ async def test_wait_that_nobody_asks_for_again_ends_in_a_report_when_it_does_on_
     waiter = await host.launch("bash", "-c", script, gpu_memory=4 * GIB)
     for number in (1, 2):
         await asked_again(host, waiter, number - 1)
-    sessions = list(host.up.broker.tenants[str(waiter.pk)].sessions.values())
+    sessions = list(host.up.broker.live_containers[str(waiter.pk)].sessions.values())
     await host.stop()
     for session in sessions:
         os.kill(session.pid, signal.SIGKILL)
@@ -294,7 +294,7 @@ async def test_policy_that_an_admin_has_chosen_is_that_of_the_next_scheduler(hos
 async def test_warning_that_its_time_is_nearly_over_is_told_once(host: Host) -> None:
     container = await host.launch("sleep", "600", ttl_seconds=1000.0)
     began = timezone.now() - timedelta(seconds=940)
-    host.up.broker.tenants[str(container.pk)].started_at = began
+    host.up.broker.live_containers[str(container.pk)].started_at = began
     for _ in range(3000):  # a minute
         if await host.events(container, "warned"):
             break

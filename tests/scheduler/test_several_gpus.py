@@ -172,11 +172,11 @@ async def test_what_is_left_of_a_container_when_one_of_its_gpus_is_gone_stays_co
         await host.start()
         again = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
         await asyncio.to_thread(again.hello)
-        (tenant,) = host.up.broker.tenants.values()
-        (left,) = tenant.quota
+        (live,) = host.up.broker.live_containers.values()
+        (left,) = live.quota
         slot = page.uuids.index(uuid_bytes(left))
         assert slot == 1
-        assert tenant.used(left) == GIB
+        assert live.used(left) == GIB
         again.need(GIB, serial=7, slot=slot)
         assert await asyncio.to_thread(again.read) == Frame(Type.GRANTED, slot, 7, bytes=GIB)
         again.need(GIB, serial=8, slot=1 - slot)
@@ -197,7 +197,7 @@ async def test_container_whose_gpu_is_gone_after_a_restart_can_be_killed_and_its
         assert (refused.outcome, refused.code) == ("refused", "unknown")
         assert (await host.command("kill", killed)).outcome == "done"
         assert (await host.get(killed)).state == "killed"
-        [engine_id] = [each.engine_id for each in await host.up.engine.sightings() if each.id == str(ended.pk)]
+        [engine_id] = [each.engine_id for each in await host.up.engine.statuses() if each.id == str(ended.pk)]
         await host.up.engine.kill(engine_id)
         assert (await host.until(ended, "failed")).finished_at is not None
 

@@ -13,7 +13,7 @@ import pytest
 from scheduler.containers import swapping
 from scheduler.containers.moving import Mover
 from scheduler.core.state import Stage
-from scheduler.engines.base import Condition, EngineError, Sighting
+from scheduler.engines.base import Condition, EngineError, Status
 from shim.binding import Sharing
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, a_host, query
@@ -64,7 +64,7 @@ async def sharer(host: Host, how: str, **fields: object) -> Container:
 
 
 async def goes_on(host: Host, container: Container) -> None:
-    assert host.up.broker.tenants[str(container.pk)].swap == ""
+    assert host.up.broker.live_containers[str(container.pk)].swap == ""
     (host.home / "go-on").touch()
     await host.until(container, "exited", 60)
     assert "every byte is right" in host.log(container)
@@ -131,7 +131,7 @@ async def test_when_the_process_that_shares_has_ended_the_container_can_be_moved
     assert "shares" in lab.log(container)
     assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
     assert (await lab.command("resume", container)).outcome == "done"
-    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].swap == "")
+    await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].swap == "")
     await goes_on(lab, container)
 
 
@@ -156,13 +156,13 @@ async def test_what_is_shared_while_it_is_being_stopped_stays(host: Host, monkey
 @pytest.fixture
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a program from before the shim noted it: the scheduler does not know that memory is shared."""
-    monkeypatch.setattr(swapping, "why_it_stays", lambda tenant: "")
+    monkeypatch.setattr(swapping, "why_it_stays", lambda live: "")
 
 
 async def is_lost(host: Host, container: Container) -> Container:
     """It is said at once that it does not come back; and nothing waits for that."""
-    await eventually(lambda: host.up.broker.tenants[str(container.pk)].not_restored)
-    await eventually(lambda: host.up.broker.tenants[str(container.pk)].is_out)
+    await eventually(lambda: host.up.broker.live_containers[str(container.pk)].not_restored)
+    await eventually(lambda: host.up.broker.live_containers[str(container.pk)].is_out)
     await host.up.store.flush()
     (event,) = await host.events(container, "not_restored")
     found = await host.get(container)
@@ -191,7 +191,7 @@ async def test_a_restore_that_the_driver_refuses_is_told_at_once(lab: Host, unkn
     await is_lost(lab, container)
     answer = await lab.command("resume", container)
     assert "brought back once more" in answer.message
-    await eventually(lambda: lab.up.broker.tenants[str(container.pk)].not_restored)
+    await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].not_restored)
     await lab.up.store.flush()
     assert len(await lab.events(container, "not_restored")) == 2
     assert (await lab.command("kill", container)).outcome == "done"
@@ -258,13 +258,13 @@ async def test_the_cards_are_not_freed_before_all_processes_were_looked_at(
 ) -> None:
     monkeypatch.setattr(swapping, "AGAIN", 0.05)
     container = await sharer(lab, "exported")
-    tenant, broker, are_out = lab.up.broker.tenants[str(container.pk)], lab.up.broker, Mover.are_out
+    live, broker, are_out = lab.up.broker.live_containers[str(container.pk)], lab.up.broker, Mover.are_out
     with monkeypatch.context() as patched:
         patched.setattr(Mover, "are_out", AsyncMock(return_value=False))  # the driver does not answer
         assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
         assert (await lab.command("resume", container)).outcome == "done"
-        await eventually(lambda: tenant.not_restored and not lab.up.swapping._under_way)
-        assert tenant.swap == Swap.COMING
+        await eventually(lambda: live.not_restored and not lab.up.swapping._under_way)
+        assert live.swap == Swap.COMING
     await lab.up.store.flush()
     assert len(await lab.events(container, "not_restored")) == 1  # once it has failed, it is not tried again
     unseen: list[set[int]] = []  # whenever the driver is asked
@@ -278,7 +278,7 @@ async def test_the_cards_are_not_freed_before_all_processes_were_looked_at(
     await lab.up.swapping.go_on()
     await lab.up.store.flush()
     broker.unseen.clear()
-    await eventually(lambda: tenant.is_out)
+    await eventually(lambda: live.is_out)
     assert unseen == [set()]
 
 
@@ -287,7 +287,7 @@ async def test_a_person_can_resume_it_while_the_driver_is_asked(
 ) -> None:
     """It is tried again then."""
     container = await sharer(lab, "exported")
-    tenant = lab.up.broker.tenants[str(container.pk)]
+    live = lab.up.broker.live_containers[str(container.pk)]
     asked, answers, are_out = asyncio.Event(), asyncio.Event(), Mover.are_out
 
     async def asks(self: Mover, sessions: Any) -> bool:
@@ -300,9 +300,9 @@ async def test_a_person_can_resume_it_while_the_driver_is_asked(
     assert (await lab.command("resume", container)).outcome == "done"
     await asyncio.wait_for(asked.wait(), PATIENCE)
     assert (await lab.command("resume", container)).outcome == "done"
-    assert not tenant.not_restored
+    assert not live.not_restored
     answers.set()
-    await eventually(lambda: tenant.not_restored)
+    await eventually(lambda: live.not_restored)
     await lab.up.store.flush()
     assert len(await lab.events(container, "not_restored")) == 2
 
@@ -315,16 +315,16 @@ async def test_a_container_that_lost_its_memory_counts_as_paused_until_a_person_
     assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
     assert (await lab.command("resume", container)).outcome == "done"
     await is_lost(lab, container)
-    tenant = lab.up.broker.tenants[str(container.pk)]
+    live = lab.up.broker.live_containers[str(container.pk)]
 
     def core() -> Any:
-        return lab.up.broker.state.containers[tenant.id]
+        return lab.up.broker.state.containers[live.id]
 
     assert core().paused
     # A `docker pause` and a `docker unpause`.
-    lab.up.containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.PAUSED))
-    lab.up.containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.RUNNING))
-    assert not tenant.paused
+    lab.up.containers.seen(Status(live.id, live.engine_id, Condition.PAUSED))
+    lab.up.containers.seen(Status(live.id, live.engine_id, Condition.RUNNING))
+    assert not live.paused
     assert core().paused
 
     async def fails(engine_id: str) -> None:
@@ -335,5 +335,5 @@ async def test_a_container_that_lost_its_memory_counts_as_paused_until_a_person_
         assert (await lab.command("pause", container)).outcome != "done"
     assert core().paused
     assert (await lab.command("resume", container)).outcome == "done"
-    await eventually(lambda: tenant.not_restored and tenant.is_out)  # it was tried again
+    await eventually(lambda: live.not_restored and live.is_out)  # it was tried again
     assert len(await lab.events(container, "not_restored")) == 2

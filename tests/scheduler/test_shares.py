@@ -14,7 +14,7 @@ from django.utils import timezone
 from scheduler.gpus import Reading
 from scheduler.gpus.sampling import Busyness, Sampling
 from scheduler.monitors.turns.shares import Part, Shares
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, Host, on_card, query
 from tests.support.nvml import Nvml
@@ -25,11 +25,11 @@ A_LITTLE = ("workload", "--bytes", "64MiB", "--check", "1MiB", "--compute", "600
 
 
 class Desk:
-    """A broker's clock and tenants, and the store that the figures are told to."""
+    """A broker's clock, live containers, and the store that the figures are told to."""
 
     def __init__(self, *names: str) -> None:
         self.at = 100.0
-        self.tenants = {name: Tenant(name, name, {GPU: 1}) for name in names}
+        self.live_containers = {name: LiveContainer(name, name, {GPU: 1}) for name in names}
         self.claims: dict[str, dict[str, Any]] = {}
         self.counted: dict[str, tuple[float, float]] = {}
         self.shares = Shares(self, self, self._standing)  # type: ignore[arg-type]
@@ -40,16 +40,16 @@ class Desk:
     def claim(self, container: str, gpu: str, **fields: Any) -> None:
         self.claims.setdefault(container, {}).update(fields)
 
-    def _standing(self, tenant: Tenant, gpu: str) -> Any:
-        counted = self.counted.get(tenant.id)
+    def _standing(self, live: LiveContainer, gpu: str) -> Any:
+        counted = self.counted.get(live.id)
         return counted and SimpleNamespace(due=counted[0], held_back=counted[1])
 
     def look(self, after: float = 1.0, **busy: int) -> dict[str, Part]:
         """`busy`: per cent by container, each of which has one process."""
         self.at += after
-        pids = {name: pid for pid, name in enumerate(self.tenants)}
-        for name, tenant in self.tenants.items():
-            tenant.sessions = {1: SimpleNamespace(pid=pids[name], ended=False)}  # type: ignore[dict-item]
+        pids = {name: pid for pid, name in enumerate(self.live_containers)}
+        for name, live in self.live_containers.items():
+            live.sessions = {1: SimpleNamespace(pid=pids[name], ended=False)}  # type: ignore[dict-item]
         told = None if busy.get("none") else {pids[name]: load for name, load in busy.items()}
         found = self.shares.look({GPU: Reading(used=0, processes={}, busy=told)})
         return {container: part for (container, _), part in found.items()}
@@ -152,9 +152,9 @@ def test_what_a_card_tells_that_looks_once_a_second_is_of_a_whole_second(late: f
 def test_a_process_past_the_shim_computes_for_its_container_too() -> None:
     desk = Desk("a")
     desk.look()
-    desk.tenants["a"].past_shim = {77: 1 << 20}
+    desk.live_containers["a"].past_shim = {77: 1 << 20}
     reading = Reading(used=0, processes={}, busy={77: 40.0})
-    assert reading.computed(desk.tenants["a"].pids) == 40.0  # so it is not idle either
+    assert reading.computed(desk.live_containers["a"].pids) == 40.0  # so it is not idle either
     desk.at += 1.0
     assert desk.shares.look({GPU: reading})["a", GPU].had == 0.4
 
@@ -169,11 +169,11 @@ def test_what_nvml_does_not_tell_is_not_guessed() -> None:
 
 def test_an_earlier_schedulers_count_goes_on() -> None:
     desk = Desk("a")
-    desk.tenants["a"].computed = {GPU: (1000.0, 900.0, None)}
+    desk.live_containers["a"].computed = {GPU: (1000.0, 900.0, None)}
     desk.look()
     desk.look(a=50)
     assert [desk.claims["a"][name] for name in ("had", "due", "held_back")] == [1000.5, 900.0, None]
-    desk.tenants.clear()
+    desk.live_containers.clear()
     assert desk.look() == {}
 
 
@@ -182,7 +182,7 @@ async def test_it_is_written_down_and_taken_over(host: Host) -> None:
     clock = asyncio.get_running_loop().time
     begun = clock()
 
-    def standing(tenant: Tenant, gpu: str) -> Any:
+    def standing(live: LiveContainer, gpu: str) -> Any:
         passed = clock() - begun
         return SimpleNamespace(due=0.5 * passed, held_back=0.75 * passed)
 
@@ -216,7 +216,7 @@ async def test_who_computes_a_little_of_each_second_had_that_little(host: Host) 
     gpu = next(iter(host.up.gpus.cards))
     container = await host.launch(*A_LITTLE, gpu_memory=GIB // 4)
     await host.says(container, "computed")
-    computed = host.up.broker.tenants[str(container.pk)].computed
+    computed = host.up.broker.live_containers[str(container.pk)].computed
 
     def had() -> float:
         return computed.get(gpu, (0,))[0] or 0.0

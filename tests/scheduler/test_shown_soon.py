@@ -31,8 +31,8 @@ async def test_what_is_freed_inside_a_lease_is_shown_without_waiting_for_the_rou
     monkeypatch.setattr(host.up.report, "publish", lambda: None)
     monkeypatch.setattr(host.up.measure, "once", asyncio.Event().wait)  # nor does what is measured show it
     await asyncio.sleep(1.1)  # one that was under way has ended
-    tenant = host.up.broker.tenants[str(made.pk)]
-    (session,) = tenant.sessions.values()
+    live = host.up.broker.live_containers[str(made.pk)]
+    (session,) = live.sessions.values()
     (lease,) = session.leases.values()
     before = await used()
     monkeypatch.setattr(type(lease), "used", property(lambda self: 77 * MIB))

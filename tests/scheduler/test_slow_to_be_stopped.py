@@ -20,8 +20,8 @@ async def test_all_processes_together_have_the_time_of_one(host: Host, monkeypat
     monkeypatch.setattr(moving, "LOCK_SECONDS", SECONDS)
     words = f"{host.workload} --bytes 4MiB --chunks 1 --compute 600 --kernel 60 --ahead 1"
     many = await host.launch("sh", "-c", f"for i in $(seq {MANY}); do {words} & done; wait", gpu_memory=2 * GIB)
-    tenant = host.up.broker.tenants[str(many.pk)]
-    await eventually(lambda: len(tenant.sessions) == MANY and host.log(many).count("computed") >= MANY)
+    live = host.up.broker.live_containers[str(many.pk)]
+    await eventually(lambda: len(live.sessions) == MANY and host.log(many).count("computed") >= MANY)
     begun = time.monotonic()
     answer = await host.command("pause", many, free_memory=True)
     took = time.monotonic() - begun
@@ -30,4 +30,4 @@ async def test_all_processes_together_have_the_time_of_one(host: Host, monkeypat
     assert took < MANY * SECONDS / 2
     before = host.log(many).count("computed")
     await eventually(lambda: host.log(many).count("computed") >= before + MANY)
-    assert not tenant.swap
+    assert not live.swap

@@ -18,7 +18,7 @@ import pytest
 
 from scheduler.sessions import server as server_module
 from scheduler.sessions.connection import Connection
-from scheduler.sessions.rota import MESSAGE, Rota
+from scheduler.sessions.fair_queue import MESSAGE, FairQueue
 from scheduler.sessions.server import Server
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Type
 from tests.support.eventually import eventually
@@ -225,7 +225,7 @@ async def test_who_connects_and_says_nothing_is_hung_up_on(
 
 async def test_who_says_more_than_its_budget_is_heard_later_and_the_others_at_once() -> None:
     now = 0.0
-    rota, heard = Rota(a_second=5, clock=lambda: now), Counter[str]()
+    fair_queue, heard = FairQueue(a_second=5, clock=lambda: now), Counter[str]()
 
     def hear(container: str, messages: int) -> Callable[[], bool]:
         def one() -> bool:
@@ -234,8 +234,8 @@ async def test_who_says_more_than_its_budget_is_heard_later_and_the_others_at_on
 
         return one
 
-    rota.add("loud", hear("loud", 100))
-    rota.add("quiet", hear("quiet", 3))
+    fair_queue.add("loud", hear("loud", 100))
+    fair_queue.add("quiet", hear("quiet", 3))
     await eventually(lambda: heard["quiet"] == 3)
     await asyncio.sleep(0)
     assert heard["loud"] == 5
@@ -245,15 +245,15 @@ async def test_who_says_more_than_its_budget_is_heard_later_and_the_others_at_on
 
 async def test_what_takes_long_to_answer_counts_as_several_messages() -> None:
     now, heard = 0.0, 0
-    rota = Rota(a_second=1000, clock=lambda: now)
+    fair_queue = FairQueue(a_second=1000, clock=lambda: now)
 
     def slow() -> bool:
         nonlocal now, heard
         now, heard = now + 0.1, heard + 1
         return True
 
-    assert rota.at_once("slow", slow)
-    rota.add("slow", slow)
+    assert fair_queue.at_once("slow", slow)
+    fair_queue.add("slow", slow)
     for _ in range(20):
         await asyncio.sleep(0)
     assert heard < 1000 * MESSAGE / 0.1 + 3

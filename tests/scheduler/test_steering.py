@@ -13,7 +13,7 @@ from typing import Any
 from django.db import OperationalError, transaction
 from django.db.models import QuerySet
 
-from scheduler.engines.base import EngineAway, Launch, Sighting
+from scheduler.engines.base import EngineAway, Launch, Status
 from scheduler.engines.process import tree
 from scheduler.gpus import Reading
 from scheduler.monitors.idle import Idle
@@ -135,9 +135,9 @@ async def test_max_wait_ends_the_call(host: Host) -> None:
 
 def passes(host: Host, container: Container, seconds: float) -> None:
     """So much more of its time is over."""
-    tenant = host.up.broker.tenants[str(container.pk)]
-    assert tenant.started_at is not None
-    tenant.started_at -= timedelta(seconds=seconds)
+    live = host.up.broker.live_containers[str(container.pk)]
+    assert live.started_at is not None
+    live.started_at -= timedelta(seconds=seconds)
 
 
 async def test_ttl_warns_then_ends(host: Host) -> None:
@@ -166,14 +166,14 @@ async def test_ttl_ends_a_program_that_ignores_sigterm(host: Host, monkeypatch) 
 async def test_lowered_quota_holds_at_once_and_a_raised_one_helps(host: Host) -> None:
     container = await host.launch("workload", "--bytes", "1GiB", *HOLD, gpu_memory=4 * GIB)
     await host.says(container, "holding")
-    tenant = host.up.broker.tenants[str(container.pk)]
-    gpu = next(iter(tenant.quota))
+    live = host.up.broker.live_containers[str(container.pk)]
+    gpu = next(iter(live.quota))
     answer = await host.command("change", container, gpu_memory=512 * MIB)
     assert answer.outcome == "refused"
-    assert tenant.quota[gpu] == 4 * GIB
+    assert live.quota[gpu] == 4 * GIB
     answer = await host.command("change", container, gpu_memory=2 * GIB, priority=5)
     assert answer.outcome == "done", answer.message
-    assert tenant.granted(gpu) <= 2 * GIB
+    assert live.granted(gpu) <= 2 * GIB
     claim = await host.claim(container)
     changed = await host.get(container)
     assert (claim.quota, changed.gpu_memory, changed.priority) == (2 * GIB, 2 * GIB, 5)
@@ -243,12 +243,12 @@ async def test_launch_that_is_refused_leaves_nothing(host: Host) -> None:
         refused = await host.get(container)
         assert refused.finished_at is not None
         assert refused.reason == answer.message
-    assert not host.up.broker.tenants
+    assert not host.up.broker.live_containers
     assert not list((host.home / "sockets").iterdir())
-    assert await host.up.engine.sightings() == []
+    assert await host.up.engine.statuses() == []
 
 
-async def _never(launch: Launch, progress: object = None) -> Sighting:
+async def _never(launch: Launch, progress: object = None) -> Status:
     """An engine that fetches an image for as long as it is let."""
     await asyncio.Event().wait()
     raise AssertionError
@@ -257,7 +257,7 @@ async def _never(launch: Launch, progress: object = None) -> Sighting:
 async def test_launch_that_is_killed_before_it_has_started_counts_as_killed(host: Host, monkeypatch) -> None:
     monkeypatch.setattr(host.up.engine, "launch", _never)
     container, launch = await host.start_launch("sleep", "600")
-    await eventually(lambda: str(container.pk) in host.up.broker.tenants)
+    await eventually(lambda: str(container.pk) in host.up.broker.live_containers)
     killed = await host.command("kill", container)
     assert (killed.outcome, killed.message) == ("done", "It was killed before it had started.")
     refused = await host.answer(launch)
@@ -282,14 +282,14 @@ async def test_launch_and_its_kill_that_are_read_together_end_at_once(host: Host
 
 
 async def test_launch_that_is_killed_while_the_engine_is_away_holds_nothing(host: Host, monkeypatch) -> None:
-    async def away() -> list[Sighting]:
+    async def away() -> list[Status]:
         raise EngineAway("It does not answer.")
 
     with monkeypatch.context() as broken:
         broken.setattr(host.up.engine, "launch", _never)
         container, launch = await host.start_launch("sleep", "600", gpu_memory=4 * GIB, guaranteed=True)
-        await eventually(lambda: str(container.pk) in host.up.broker.tenants)
-        broken.setattr(host.up.engine, "sightings", away)
+        await eventually(lambda: str(container.pk) in host.up.broker.live_containers)
+        broken.setattr(host.up.engine, "statuses", away)
         await host.command("kill", container)
         assert (await host.answer(launch)).code == "engine_away"
     await host.launch("sleep", "600", gpu_memory=4 * GIB, guaranteed=True)
@@ -304,7 +304,7 @@ async def test_command_that_the_database_does_not_take_may_be_repeated(host: Hos
         _, launch = await host.start_launch("sleep", "600")
         refused = await host.answer(launch)
     assert (refused.status, refused.code) == (503, "database_away")
-    assert host.up.broker.tenants == {}
+    assert host.up.broker.live_containers == {}
     await host.launch("sleep", "600")
 
 
@@ -315,7 +315,7 @@ async def test_kill_that_the_engine_does_not_carry_out_is_tried_again(host: Host
         tried.append(...)
         raise EngineAway("It does not answer.")
 
-    monkeypatch.setattr("scheduler.containers.ending.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("scheduler.containers.terminator.FIRST_PAUSE", 0.05)
     container = await host.launch("sleep", "600")
     with monkeypatch.context() as broken:
         broken.setattr(host.up.engine, "kill", away)
@@ -335,7 +335,7 @@ async def test_killing_behind_our_back_is_seen(host: Host) -> None:
 async def test_container_that_wants_it_is_removed_when_done(host: Host) -> None:
     container = await host.launch("true", remove_when_done=True)
     await recorded(Container.objects.filter(pk=container.pk, removed_at__isnull=False))
-    assert await host.up.engine.sightings() == []
+    assert await host.up.engine.statuses() == []
 
 
 async def recorded(rows: QuerySet[Any]) -> None:
@@ -395,7 +395,9 @@ async def test_time_in_a_pause_is_not_idle_time(host: Host, settings) -> None:
     readings = dict.fromkeys(host.up.gpus.cards, Reading(0, busy={}))
     now = [0.0]
     real = host.up.broker
-    broker: Any = SimpleNamespace(tenants=real.tenants, state=real.state, tell=real.tell, now=lambda: now[0])
+    broker: Any = SimpleNamespace(
+        live_containers=real.live_containers, state=real.state, tell=real.tell, now=lambda: now[0]
+    )
     idle = Idle(host.up.intents, broker, host.up.store, host.up.turns.is_stopped)
     await idle.look(readings)
     await host.command("pause", container)

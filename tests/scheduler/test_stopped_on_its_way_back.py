@@ -19,8 +19,8 @@ async def test_whoever_else_is_moved_does_not_wait_for_one_that_stands_still(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     still, other = [await holder(host, size=GIB, quota=2 * GIB) for _ in range(2)]
-    tenant = host.up.broker.tenants[str(still.pk)]
-    (session,) = tenant.sessions.values()
+    live = host.up.broker.live_containers[str(still.pk)]
+    (session,) = live.sessions.values()
     assert (await host.command("pause", still, free_memory=True)).outcome == "done"
     restore = host.up.swapping._card.restore
 
@@ -38,8 +38,8 @@ async def test_whoever_else_is_moved_does_not_wait_for_one_that_stands_still(
     assert (await host.command("pause", other, free_memory=True)).outcome == "done"
     await host.command("resume", other)
     await host.until(other, "running")
-    assert tenant.swap == Swap.COMING
+    assert live.swap == Swap.COMING
     os.kill(session.pid, signal.SIGCONT)
-    await eventually(lambda: not tenant.swap)
+    await eventually(lambda: not live.swap)
     await ends_well(host, still)
     await ends_well(host, other)

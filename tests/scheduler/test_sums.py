@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from scheduler.core.events import Granted, Reason, Rejected, Suspended
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.sessions.records import EVENTS_A_SECOND, Records
 from scheduler.sessions.sums import SumKind, Sums
-from scheduler.sessions.tenants import Tenant
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, ROOT, Host
 from tests.support.raw import Raw
@@ -92,7 +92,7 @@ class Book:
         self.rows: list[Event] = []
         self.told: list[str] = []
         self.records = Records(self, lambda: "fair", lambda: self.now)  # type: ignore[arg-type]
-        self.tenant = Tenant("c", "c", {"g": GIB})
+        self.live = LiveContainer("c", "c", {"g": GIB})
 
     def event(
         self, kind: str, container: str, *, gpu: str = "", waited: float = 0.0, detail: str = "", **_: Any
@@ -102,7 +102,7 @@ class Book:
 
     def granted(self, *, was_suspended: bool = False) -> None:
         grant = Granted(1, 1, "c", "g", 1, 0, 1.0 if was_suspended else 0.0, was_suspended)
-        self.records.granted(self.tenant, SESSION, grant)
+        self.records.granted(self.live, SESSION, grant)
 
 
 def test_of_calls_that_are_granted_so_many_a_second_are_rows_and_the_rest_is_a_sum() -> None:
@@ -130,7 +130,7 @@ def test_when_it_waited_is_true_however_many_of_its_waits_are_told(seed: int) ->
         if not waiting or (waiting < 16 and lots.random() < 0.5):
             since = at if not waiting else since
             waiting += 1
-            book.records.suspended(book.tenant, SESSION, Suspended(1, 1, "c", "g", 1), 0.0)
+            book.records.suspended(book.live, SESSION, Suspended(1, 1, "c", "g", 1), 0.0)
             continue
         waiting -= 1
         if not waiting:
@@ -139,10 +139,10 @@ def test_when_it_waited_is_true_however_many_of_its_waits_are_told(seed: int) ->
             case 0:
                 book.granted(was_suspended=True)
             case 1:
-                book.records.hung_up(book.tenant, Granted(1, 1, "c", "g", 1, 0, 1.0, was_suspended=True))
+                book.records.hung_up(book.live, Granted(1, 1, "c", "g", 1, 0, 1.0, was_suspended=True))
             case _:
                 why = Reason.WAITED_TOO_LONG
-                book.records.rejected(book.tenant, SESSION, Rejected(1, 1, "c", "g", 1, why, 1.0, was_suspended=True))
+                book.records.rejected(book.live, SESSION, Rejected(1, 1, "c", "g", 1, why, 1.0, was_suspended=True))
     end = START + timedelta(seconds=book.now)
     if waiting:
         truth.append(Waited(since, end))
@@ -174,7 +174,7 @@ async def test_what_short_processes_say_of_a_full_card_is_counted_by_their_conta
     directory = host.up.server.socket_dir(str(container.pk))
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", PHYSICAL, str(directory), cwd=ROOT)
     assert await process.wait() == 0
-    tenant = host.up.broker.tenants[str(container.pk)]
-    await eventually(lambda: tenant.physical == 100)
+    live = host.up.broker.live_containers[str(container.pk)]
+    await eventually(lambda: live.physical == 100)
     await host.up.store.flush()
     assert len(await host.events(container, "card_full")) == 7

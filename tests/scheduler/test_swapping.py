@@ -58,7 +58,7 @@ async def test_what_came_free_is_anothers_and_it_comes_back_when_there_is_room(h
     await host.says(other, "holding")
     answer = await host.command("resume", container)
     assert "as soon as its memory is back" in answer.message
-    waits = await eventually(lambda: host.up.broker.tenants[str(container.pk)].suspended_since)
+    waits = await eventually(lambda: host.up.broker.live_containers[str(container.pk)].suspended_since)
     assert waits is not None
     assert (await host.get(container)).state == "swapped"
     await host.command("kill", other)
@@ -74,7 +74,7 @@ async def test_paused_again_while_it_waits_it_stays_out(host: Host) -> None:
     await host.command("resume", container)
     assert (await host.command("pause", container, free_memory=True)).outcome == "done"
     await host.command("kill", other)
-    await eventually(lambda: str(other.pk) not in host.up.broker.tenants)
+    await eventually(lambda: str(other.pk) not in host.up.broker.live_containers)
     assert (await host.get(container)).state == "swapped"
     assert host.up.broker.state.containers[str(container.pk)].stage is Stage.OUT
     await host.command("resume", container)
@@ -109,7 +109,7 @@ async def test_who_asks_its_card_in_a_loop_is_none_the_worse(host: Host) -> None
     for _ in range(3):
         assert (await host.command("pause", container, free_memory=True)).outcome == "done"
         assert (await host.command("resume", container)).outcome == "done"
-        await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == "")
+        await eventually(lambda: host.up.broker.live_containers[str(container.pk)].swap == "")
     go_on.touch()
     await host.until(container, "exited")
     assert "went on" in host.log(container)
@@ -212,8 +212,8 @@ async def test_a_new_scheduler_knows_what_is_out_and_brings_it_back(host: Host) 
     await host.command("pause", container, free_memory=True)
     await host.stop()
     await host.start()
-    tenant = host.up.broker.tenants[str(container.pk)]
-    assert (tenant.swap, sum(tenant.used(gpu) for gpu in tenant.quota)) == (Swap.OUT, 0)
+    live = host.up.broker.live_containers[str(container.pk)]
+    assert (live.swap, sum(live.used(gpu) for gpu in live.quota)) == (Swap.OUT, 0)
     other = await host.launch("workload", "--bytes", "4GiB", "--check", "1MiB", gpu_memory=5 * GIB)
     await host.until(other, "exited")
     await host.command("resume", container)
@@ -262,9 +262,9 @@ async def test_where_the_driver_cannot_do_it_the_answer_says_so_and_a_plain_paus
 
 async def test_one_that_is_being_ended_is_not_moved_any_more(host: Host) -> None:
     container = await holder(host)
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     command = asyncio.create_task(host.command("kill", container, grace=1))
-    await eventually(lambda: tenant.killed)
+    await eventually(lambda: live.killed)
     answer = await host.command("pause", container, free_memory=True)
     assert (answer.outcome, answer.code) == ("refused", "container_ended")
     assert (await command).outcome == "done"

@@ -14,7 +14,7 @@ import pytest
 from django.db import OperationalError
 
 from scheduler.card.helper import CardError, Done, State, Why
-from scheduler.containers import moving, room, swapping
+from scheduler.containers import host_memory_budget, moving, swapping
 from scheduler.engines.base import EngineError
 from tests.support.eventually import PATIENCE, eventually, stopped
 from tests.support.host import BUILD, GIB, Host, query
@@ -78,9 +78,9 @@ async def test_paused_while_it_waits_for_its_turn_to_come_back_it_stays_out(host
     await host.command("pause", container, free_memory=True)
     async with host.up.swapping._transfer:
         await host.command("resume", container)  # all of it is lent again
-        assert host.up.broker.tenants[str(container.pk)].granted(only_gpu(host)) > 0
+        assert host.up.broker.live_containers[str(container.pk)].granted(only_gpu(host)) > 0
         assert (await host.command("pause", container)).outcome == "done"
-        assert host.up.broker.tenants[str(container.pk)].granted(only_gpu(host)) == 0
+        assert host.up.broker.live_containers[str(container.pk)].granted(only_gpu(host)) == 0
     assert (await host.get(container)).state == "swapped"
     await host.command("resume", container)
     await is_back(host, container)
@@ -98,7 +98,7 @@ async def test_a_pause_while_it_is_on_its_way_back_is_refused(host: Host) -> Non
     await host.command("pause", container, free_memory=True)
     with held_up():
         await host.command("resume", container)
-        await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.COMING)
+        await eventually(lambda: host.up.broker.live_containers[str(container.pk)].swap == Swap.COMING)
         answer = await host.command("pause", container)
     assert (answer.outcome, answer.code) == ("refused", "swapping")
     await ends_well(host, container)
@@ -126,14 +126,14 @@ async def test_one_that_is_given_time_to_end_while_it_is_on_its_way_back_comes_b
     container = await host.launch("sh", "-c", words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)})
     await host.says(container, "holding")
     await host.command("pause", container, free_memory=True)
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     with held_up():
         await host.command("resume", container)
-        await eventually(lambda: tenant.swap == Swap.COMING)
+        await eventually(lambda: live.swap == Swap.COMING)
         killing = await asked(host, "kill", container, grace=600)
-        await eventually(lambda: tenant.killed)
-        assert tenant.swap == Swap.COMING
-    await eventually(lambda: tenant.swap == "")
+        await eventually(lambda: live.killed)
+        assert live.swap == Swap.COMING
+    await eventually(lambda: live.swap == "")
     (host.home / "go-on").touch()
     assert (await host.answer(killing)).outcome == "done"
     assert "every byte is right" in host.log(container)
@@ -145,7 +145,7 @@ async def test_a_lock_that_is_done_after_it_was_given_up_is_undone(host: Host, m
     monkeypatch.setattr(moving, "GRACE", 0.2)
     monkeypatch.setattr(swapping, "AGAIN", 0.1)
     container = await holder(host)
-    (session,) = host.up.broker.tenants[str(container.pk)].sessions.values()
+    (session,) = host.up.broker.live_containers[str(container.pk)].sessions.values()
     await stopped(session.pid)
     answer = await host.command("pause", container, free_memory=True)
     assert answer.outcome == "refused"
@@ -177,7 +177,7 @@ async def test_a_program_that_stops_itself_holds_up_nobody_elses_transfer(
 ) -> None:
     """It answers nothing, and each of its calls was waited for half a minute, one transfer after the other."""
     hostile, other = [await holder(host, GIB, quota=2 * GIB) for _ in range(2)]
-    (session,) = host.up.broker.tenants[str(hostile.pk)].sessions.values()
+    (session,) = host.up.broker.live_containers[str(hostile.pk)].sessions.values()
     await stopped(session.pid)
     command = await asked(host, "pause", hostile, free_memory=True)
     await eventually(host.up.swapping._transfer.locked)
@@ -200,13 +200,13 @@ async def test_of_several_processes_none_is_counted_out_that_is_back(
     words = (sys.executable, "-c", code, str(GIB), str(host.home / "go-on"))
     container = await host.launch(*words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)})
     await eventually(lambda: host.log(container).count("holding") == 2)
-    tenant, gpu = host.up.broker.tenants[str(container.pk)], only_gpu(host)
+    live, gpu = host.up.broker.live_containers[str(container.pk)], only_gpu(host)
     await host.command("pause", container, free_memory=True)
     restore, calls = host.up.swapping._card.restore, itertools.count(1)
 
     async def no_room_for_the_second(pid: int, within: float) -> Done:
         if next(calls) == 2:
-            assert tenant.granted(gpu) > 2 * GIB
+            assert live.granted(gpu) > 2 * GIB
             refused.set()
             raise CardError(Why.NO_ROOM, pid, "There is no room.", State.CHECKPOINTED)
         return await restore(pid, within)
@@ -216,7 +216,7 @@ async def test_of_several_processes_none_is_counted_out_that_is_back(
     await host.command("resume", container)
     await refused.wait()
     for _ in range(20):  # whatever it does next
-        assert tenant.granted(gpu) > 2 * GIB
+        assert live.granted(gpu) > 2 * GIB
         await asyncio.sleep(0.01)
     await ends_well(host, container)
 
@@ -242,7 +242,7 @@ async def test_a_process_that_comes_while_the_memory_leaves_gets_none_before_it_
     await host.says(container, "ready")
     with held_up():
         command = await asked(host, "pause", container, free_memory=True)
-        await eventually(lambda: host.up.broker.tenants[str(container.pk)].swap == Swap.LEAVING)
+        await eventually(lambda: host.up.broker.live_containers[str(container.pk)].swap == Swap.LEAVING)
         (host.home / "go-on-late").touch()
         await host.says(container, "asks for memory")
     assert (await host.answer(command)).outcome == "done"
@@ -323,7 +323,7 @@ async def test_a_full_disk_in_the_middle_of_it_holds_it_up_and_loses_nothing(
     stages: dict[str, int] = {}
 
     async def full_at_first() -> None:
-        stage = host.up.broker.tenants[str(container.pk)].swap
+        stage = host.up.broker.live_containers[str(container.pk)].swap
         stages[stage] = stages.get(stage, 0) + 1
         if stages[stage] < 3:
             raise OperationalError("database or disk is full")
@@ -363,7 +363,7 @@ async def test_a_paused_one_whose_memory_cannot_be_freed_for_want_of_descriptors
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patched:
-        patched.setattr(room, "available", short_of_them)
+        patched.setattr(host_memory_budget, "available", short_of_them)
         answer = await host.command("pause", container, free_memory=True)
     assert (answer.outcome, answer.code) == ("refused", "host_short")
     assert (await host.get(container)).state == "paused"
@@ -377,10 +377,10 @@ async def test_a_paused_one_is_paused_again_though_the_next_scheduler_cannot_fre
     """The last one had let it go on for that, and died."""
     container = await holder(host)
     await host.command("pause", container)
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     async with host.up.swapping._transfer:
         command = await asked(host, "pause", container, free_memory=True)
-        await eventually(lambda: not tenant.paused)
+        await eventually(lambda: not live.paused)
         await host.stop()
     assert (await host.get(container)).state == "running"
     settings.GPUSHARE_SWAP_MEMORY = 0
@@ -404,5 +404,5 @@ async def test_one_whose_move_fails_by_what_nobody_thought_of_is_as_it_was(
         patched.setattr(host.up.engine, "add_memory", fails)
         answer = await host.command("pause", container, free_memory=True)
     assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
-    assert host.up.broker.tenants[str(container.pk)].swap == ""
+    assert host.up.broker.live_containers[str(container.pk)].swap == ""
     await ends_well(host, container)

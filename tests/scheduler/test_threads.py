@@ -15,7 +15,7 @@ import pytest
 from scheduler import threads
 from scheduler.engines.process import tree
 from scheduler.sessions.closer import Closer
-from scheduler.sessions.looks import aside
+from scheduler.sessions.looks import detached_thread
 from tests.support.eventually import eventually, until
 from tests.support.host import Host
 
@@ -65,7 +65,7 @@ async def test_look_that_no_thread_can_be_started_for_fails_like_one_without_des
     """Who asks for it hangs up then, and the program connects again; it was held for ever."""
     monkeypatch.setattr("scheduler.sessions.looks._thread.start_new_thread", NoThreads())
     with pytest.raises(OSError, match="no thread"):
-        await aside(os.getpid)
+        await detached_thread(os.getpid)
 
 
 NO_MORE = """

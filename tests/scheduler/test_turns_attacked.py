@@ -15,8 +15,8 @@ from scheduler.card import processes
 from scheduler.card.helper import Done
 from scheduler.card.processes import AT_ONCE, LOCK_WITHIN, SHORTEST
 from scheduler.card.turns import HUNG
-from scheduler.containers import ending
-from scheduler.containers.ending import ENDING
+from scheduler.containers import terminator
+from scheduler.containers.terminator import ENDING
 from scheduler.core.turns import Ticked
 from tests.scheduler.test_turns import ALWAYS, computing, goes_on, had, standing, take_turns
 from tests.support.eventually import eventually, stopped
@@ -102,7 +102,7 @@ async def test_a_call_that_waits_for_ever_is_no_way_round_the_turns(host: Host) 
 
 async def test_a_long_grace_is_no_way_round_the_turns(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may give what is theirs an hour to end in, and it need not care."""
-    monkeypatch.setattr(ending, "SPARED", 1.0)
+    monkeypatch.setattr(terminator, "SPARED", 1.0)
     honest = await computing(host)
     script = f"trap '' TERM; exec {host.workload} {' '.join(ALWAYS[1:])}"
     cheat = await host.launch("sh", "-c", script, gpu_memory=GIB // 4)

@@ -22,7 +22,7 @@ from scheduler.card.turns import TurnPlayer
 from scheduler.core.turns import Mode, Rules
 from scheduler.gpus import Gpus
 from scheduler.monitors.turns import computing
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from tests.support.nvml import Nvml
 
 GPU = "GPU-0"
@@ -120,11 +120,15 @@ class Scene:
     def __init__(self, weights: list[int], drain: float) -> None:
         self.card = CardModel(len(weights), drain)
         self._player = TurnPlayer(self.card, self.card, Rules(cycle=1.0), lambda id_: self._computing.pids(id_))  # type: ignore[arg-type]
-        self.tenants = tenants = {}
+        self.live_containers = live_containers = {}
         for pid, weight in enumerate(weights, start=1):
-            its = tenants[str(pid)] = Tenant(str(pid), str(pid), {GPU: 1}, compute_weight=weight, started_at=1.0)
+            its = live_containers[str(pid)] = LiveContainer(
+                str(pid), str(pid), {GPU: 1}, compute_weight=weight, started_at=1.0
+            )
             its.sessions = {pid: SimpleNamespace(pid=pid, ended=False)}  # type: ignore[dict-item]
-        self._computing = computing.Computing(Watched(), SimpleNamespace(tenants=tenants), self._player, print)  # type: ignore[arg-type]
+        self._computing = computing.Computing(
+            Watched(), SimpleNamespace(live_containers=live_containers), self._player, print
+        )  # type: ignore[arg-type]
 
     async def play(self, what: Callable[[Scene], Coroutine[Any, Any, T]]) -> T:
         await self._player.start({GPU: Mode.TURNS})
@@ -143,9 +147,9 @@ class Scene:
         had = [(self.card.had[pid] - was) / MEASURED for pid, was in before.items()]
         return had, (self.card.by_turns - by_turns) / MEASURED
 
-    async def churn(self, tenant: str) -> None:
+    async def churn(self, live: str) -> None:
         """Its process ends after 0.2 to 0.4 s, as another one of it begins: no look need have met it alive."""
-        its, chance = self.tenants[tenant], random.Random(7)
+        its, chance = self.live_containers[live], random.Random(7)
         while True:
             await asyncio.sleep(chance.uniform(0.2, 0.4))
             (old,) = its.sessions
@@ -222,7 +226,7 @@ def test_work_of_processes_that_have_ended_is_their_containers(played: Any) -> N
 
 def test_a_pid_that_has_ended_is_its_containers_until_another_has_it() -> None:
     scene = Scene([100, 100], 0.033)
-    one, two = scene.tenants["1"], scene.tenants["2"]
+    one, two = scene.live_containers["1"], scene.live_containers["2"]
     one.sessions = {}
     one.note_gone([1], 100.0)
     assert scene._computing._owners(101.0) == {1: "1", 2: "2"}

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from scheduler.containers.launch import called_off
-from scheduler.engines.base import Condition, EngineError, Launch, Sighting
+from scheduler.engines.base import Condition, EngineError, Launch, Status
 from scheduler.engines.process import engine as process_engine
 from scheduler.engines.process import tree
 from scheduler.store.promises import Promises
@@ -32,7 +32,7 @@ async def test_look_in_the_middle_of_a_kill_tells_of_no_pause(host: Host, monkey
 
     def and_look(root: int) -> None:
         freeze(root)
-        asyncio.run_coroutine_threadsafe(host.up.engine.sightings(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(host.up.engine.statuses(), loop).result(10)
 
     monkeypatch.setattr(tree, "freeze", and_look)
     assert (await host.command("kill", container)).outcome == "done"
@@ -50,7 +50,7 @@ async def test_container_that_is_cut_off_in_the_middle_of_a_kill_was_never_pause
         await asyncio.Event().wait()
 
     monkeypatch.setattr(host.up.engine, "kill", cut_off)
-    host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.")
+    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.")
     await asyncio.wait_for(frozen.wait(), 60)
     await host.stop()
     await host.start()
@@ -79,12 +79,12 @@ async def test_program_that_ends_while_it_is_being_paused_was_not_paused(host: H
 
 async def test_container_that_ends_while_its_quota_is_written_is_not_changed(host: Host, monkeypatch) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
-    tenant, make = host.up.broker.tenants[str(container.pk)], host.up.store.promises.make
+    live, make = host.up.broker.live_containers[str(container.pk)], host.up.store.promises.make
 
     async def and_ended(*arguments: Any, **options: Any) -> None:
         await make(*arguments, **options)
         await host.up.engine.kill(container.engine_id)
-        await eventually(lambda: tenant.finished)
+        await eventually(lambda: live.finished)
 
     monkeypatch.setattr(host.up.store.promises, "make", and_ended)
     answer = await host.command("change", container, gpu_memory=2 * GIB)
@@ -105,25 +105,25 @@ async def test_change_that_was_cut_off_after_its_promise_tells_what_the_quota_wa
     assert (await host.answer(change)).outcome == "done"
     (told,) = await host.events(container, "quota")
     assert told.detail == f"{GIB} to {2 * GIB} bytes"
-    assert list(host.up.broker.tenants[str(container.pk)].quota.values()) == [2 * GIB]
+    assert list(host.up.broker.live_containers[str(container.pk)].quota.values()) == [2 * GIB]
 
 
 async def test_container_that_ends_while_it_is_marked_as_idle_was_not_idle_after_its_end(
     host: Host, monkeypatch
 ) -> None:
     container = await host.launch("sleep", "600")
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     ask = host.up.store.ask
 
     async def slow(*arguments: Any) -> Any:
         answer = await ask(*arguments)
         await host.up.engine.kill(container.engine_id)
-        await eventually(lambda: tenant.finished)
+        await eventually(lambda: live.finished)
         return answer
 
     monkeypatch.setattr(host.up.store, "ask", slow)
     monkeypatch.setattr(settings, "GPUSHARE_IDLE_ACTION", "notify")
-    await host.up.idle._mark(tenant, 1800.0)
+    await host.up.idle._mark(live, 1800.0)
     await host.up.store.flush()
     assert [event.kind for event in await host.events(container)] == ["started", "ended"]
     assert (await host.get(container)).idle_since is None
@@ -136,8 +136,8 @@ async def test_container_that_computes_again_before_its_pause_is_not_paused_as_i
     load = [0.0]
     monkeypatch.setattr("scheduler.gpus.Reading.computed", lambda *_: load[0])
     container = await host.launch("workload", "--bytes", "1GiB", "--hold", "600", gpu_memory=2 * GIB)
-    tenant = host.up.broker.tenants[str(container.pk)]
-    await eventually(lambda: any(tenant.used(gpu) for gpu in tenant.quota))
+    live = host.up.broker.live_containers[str(container.pk)]
+    await eventually(lambda: any(live.used(gpu) for gpu in live.quota))
     real, looked = host.up.intents.pause, asyncio.Event()
 
     async def late(*asked: Any) -> None:
@@ -147,7 +147,7 @@ async def test_container_that_computes_again_before_its_pause_is_not_paused_as_i
         looked.set()
 
     monkeypatch.setattr(host.up.intents, "pause", late)
-    await host.up.idle._mark(tenant, 1800.0)
+    await host.up.idle._mark(live, 1800.0)
     assert looked.is_set()
     command = await query(Command.objects.get, kind="pause", container=container)
     answer = await host.answer(command)
@@ -175,14 +175,14 @@ async def test_launch_that_is_killed_after_its_start_was_told_ends_once(host: Ho
     """The engine can tell of it before the launch does: then its start is in the record, and so must be its end."""
     real, go_on = host.up.engine.launch, asyncio.Event()
 
-    async def slow(launch: Launch, progress=None) -> Sighting:
-        sighting = await real(launch, progress)
+    async def slow(launch: Launch, progress=None) -> Status:
+        status = await real(launch, progress)
         await go_on.wait()
-        return sighting
+        return status
 
     monkeypatch.setattr(host.up.engine, "launch", slow)
     container, launching = await host.start_launch("sleep", "600")
-    await eventually(lambda: (t := host.up.broker.tenants.get(str(container.pk))) and t.started_at)
+    await eventually(lambda: (t := host.up.broker.live_containers.get(str(container.pk))) and t.started_at)
     killed = await host.command("kill", container)
     go_on.set()
     await host.answer(launching)
@@ -196,7 +196,7 @@ async def test_launch_that_was_called_off_has_no_beginning(host: Host, monkeypat
     """What the engine sees of it while it is being taken away is told by nobody."""
     real = host.up.engine.launch
 
-    async def late(launch: Launch, progress=None) -> Sighting:
+    async def late(launch: Launch, progress=None) -> Status:
         monkeypatch.setattr(host.up.containers, "_started", lambda *_: pytest.fail("its start was told"))
         try:
             await asyncio.Event().wait()
@@ -207,7 +207,7 @@ async def test_launch_that_was_called_off_has_no_beginning(host: Host, monkeypat
 
     monkeypatch.setattr(host.up.engine, "launch", late)
     container, launching = await host.start_launch("sleep", "600")
-    await eventually(lambda: str(container.pk) in host.up.broker.tenants)
+    await eventually(lambda: str(container.pk) in host.up.broker.live_containers)
     killed = await host.command("kill", container)
     assert killed.message == "It was killed before it had started."
     assert (await host.answer(launching)).outcome == "refused"
@@ -232,7 +232,7 @@ async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(ho
     assert (answer.outcome, answer.code, answer.status) == ("refused", "host_short", 503)
     assert "Too many open files" in answer.message
     monkeypatch.undo()
-    assert str(container.pk) not in host.up.broker.tenants
+    assert str(container.pk) not in host.up.broker.live_containers
     await eventually(lambda: not any((host.home / "sockets").iterdir()))
     assert not list((host.home / "processes").glob("*-*"))
     await host.until(await host.launch("true"), "exited")
@@ -245,7 +245,7 @@ async def test_launch_that_was_called_off_and_cut_off_is_told_as_killed_with_its
     real = host.up.engine.launch
     looking = asyncio.Event()
 
-    async def late(launch: Launch, progress=None) -> Sighting:
+    async def late(launch: Launch, progress=None) -> Status:
         await real(launch, progress)
         await asyncio.Event().wait()
         raise AssertionError
@@ -254,7 +254,7 @@ async def test_launch_that_was_called_off_and_cut_off_is_told_as_killed_with_its
         looking.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(host.up.containers, "told", lambda sighting: None)  # else it is a kill like any other
+    monkeypatch.setattr(host.up.containers, "told", lambda status: None)  # else it is a kill like any other
     monkeypatch.setattr(host.up.engine, "launch", late)
     monkeypatch.setattr(host.up.engine, "kill", cut_off)
     container, _ = await host.start_launch("sh", "-c", "echo began; sleep 600")
@@ -311,10 +311,10 @@ async def test_paused_container_that_is_thawed_to_be_ended_was_not_resumed(host:
     await host.says(container, "deaf")
     paused = await host.command("pause", container)
     assert paused.outcome == "done", paused.message
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     gently = await query(Command.objects.create, kind="kill", container=container, arguments={"grace": 60.0})
     host.up.commands.wake()
-    keeper = host.up.engine._living(tenant.engine_id).keeper
+    keeper = host.up.engine._living(live.engine_id).keeper
     await eventually(lambda: not tree.is_frozen(keeper))
     await host.up.containers.reconcile()
     await host.command("kill", container)
@@ -360,7 +360,7 @@ async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_gra
 
 async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: Host) -> None:
     container = await saving(host)
-    host.up.ender.want(host.up.broker.tenants[str(container.pk)], reason="Its time was over.", grace=PATIENCE)
+    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.", grace=PATIENCE)
     await host.says(container, "told")
     answer = await host.command("pause", container)
     (host.home / "end").touch()
@@ -401,7 +401,7 @@ async def test_second_kill_of_a_launch_that_is_called_off_is_answered_when_nothi
     killing, go_on = asyncio.Event(), asyncio.Event()
     left: dict[Any, bool] = {}
 
-    async def late(launch: Launch, progress=None) -> Sighting:
+    async def late(launch: Launch, progress=None) -> Status:
         await real(launch, progress)
         await asyncio.Event().wait()
         raise AssertionError
@@ -415,7 +415,7 @@ async def test_second_kill_of_a_launch_that_is_called_off_is_answered_when_nothi
         left[command.pk] = (host.home / "processes" / str(command.container_id)).exists()
         done(command, *arguments, **fields)
 
-    monkeypatch.setattr(host.up.containers, "told", lambda sighting: None)  # else it is a kill like any other
+    monkeypatch.setattr(host.up.containers, "told", lambda status: None)  # else it is a kill like any other
     monkeypatch.setattr(host.up.engine, "launch", late)
     monkeypatch.setattr(host.up.engine, "kill", slowly)
     monkeypatch.setattr(host.up.commands, "_done", answered)
@@ -454,19 +454,19 @@ async def test_pause_that_the_host_lets_nobody_look_at_stops_nothing(host: Host,
     container = await host.launch("sleep", "600")
     look = host.up.engine._tell_living
 
-    async def short(engine_id: str) -> Sighting:
+    async def short(engine_id: str) -> Status:
         monkeypatch.setattr(host.up.engine, "_tell_living", look)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(host.up.engine, "_tell_living", short)
     assert (await host.command("pause", container)).code == "host_short"
-    assert [each.condition for each in await host.up.engine.sightings()] == [Condition.RUNNING]
+    assert [each.condition for each in await host.up.engine.statuses()] == [Condition.RUNNING]
 
 
 async def test_kill_of_a_launch_of_which_something_is_left_is_not_told_as_done(host: Host, monkeypatch) -> None:
     real, kill = host.up.engine.launch, host.up.engine.kill
 
-    async def late(launch: Launch, progress=None) -> Sighting:
+    async def late(launch: Launch, progress=None) -> Status:
         await real(launch, progress)
         await asyncio.Event().wait()
         raise AssertionError
@@ -474,7 +474,7 @@ async def test_kill_of_a_launch_of_which_something_is_left_is_not_told_as_done(h
     async def held(engine_id: str, **_: Any) -> None:
         raise EngineError("The kernel holds it.")
 
-    monkeypatch.setattr(host.up.containers, "told", lambda sighting: None)  # else it is a kill like any other
+    monkeypatch.setattr(host.up.containers, "told", lambda status: None)  # else it is a kill like any other
     monkeypatch.setattr(host.up.engine, "launch", late)
     monkeypatch.setattr(host.up.engine, "kill", held)
     container, _ = await host.start_launch("sh", "-c", "echo began; sleep 600")

@@ -27,7 +27,7 @@ async def _waiting(host: Host) -> Container:
 
 
 def _pids(host: Host, container: Container) -> list[int]:
-    return [session.pid for session in host.up.broker.tenants[str(container.pk)].sessions.values()]
+    return [session.pid for session in host.up.broker.live_containers[str(container.pk)].sessions.values()]
 
 
 async def test_wait_ends_in_the_records_with_the_process_that_waited(host: Host) -> None:
@@ -44,8 +44,8 @@ async def test_wait_ends_in_the_records_with_the_process_that_waited(host: Host)
 
 async def test_wait_ends_with_a_container_that_ended_while_there_was_no_scheduler(host: Host) -> None:
     waiter = await _waiting(host)
-    sightings = await host.up.engine.sightings()
-    [engine_id] = [sighting.engine_id for sighting in sightings if sighting.id == str(waiter.pk)]
+    statuses = await host.up.engine.statuses()
+    [engine_id] = [status.engine_id for status in statuses if status.id == str(waiter.pk)]
     await host.up.store.flush()
     engine = host.up.engine
     await host.stop()
@@ -58,9 +58,9 @@ async def test_wait_ends_with_a_container_that_ended_while_there_was_no_schedule
 
 async def test_wait_from_before_a_restart_runs_out_once(host: Host) -> None:
     container = await host.launch("sleep", "600", gpu_memory=4 * GIB, max_wait_seconds=5)
-    tenant = host.up.broker.tenants[str(container.pk)]
-    tenant.waited_since = tenant.suspended_since = host.up.broker.now() - 6  # as after a restart
-    tenant.wait_told = True
+    live = host.up.broker.live_containers[str(container.pk)]
+    live.waited_since = live.suspended_since = host.up.broker.now() - 6  # as after a restart
+    live.wait_told = True
     raw = await asyncio.to_thread(Raw, host.home / "sockets" / str(container.pk))
     await asyncio.to_thread(raw.hello)
     answers = []

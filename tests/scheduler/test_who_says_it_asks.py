@@ -34,11 +34,11 @@ async def test_all_processes_together_are_waited_for_as_long_as_one(
         sys.executable, "-c", FOUR, gpu_memory=2 * GIB, environment={"PYTHONPATH": str(BUILD.parent)}
     )
     await eventually(lambda: host.log(container).count("holding") == 4)
-    for session in host.up.broker.tenants[str(container.pk)].sessions.values():
+    for session in host.up.broker.live_containers[str(container.pk)].sessions.values():
         os.pwrite(session.page.fileno(), b"\1\0\0\0", 64)  # as each of them can
     begun = time.monotonic()
     assert (await host.command("pause", container, free_memory=True)).outcome == "done"
     assert time.monotonic() - begun < 3 * SECONDS
     await host.command("resume", container)
-    await eventually(lambda: not host.up.broker.tenants[str(container.pk)].swap)
+    await eventually(lambda: not host.up.broker.live_containers[str(container.pk)].swap)
     await host.command("kill", container)

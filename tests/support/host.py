@@ -206,7 +206,7 @@ class Host:
 
     async def returned(self, container: Container) -> Claim:
         """The claim of an ended container, once everything it held has come back."""
-        await eventually(lambda: str(container.pk) not in self.up.broker.tenants)
+        await eventually(lambda: str(container.pk) not in self.up.broker.live_containers)
         self.up.report.publish()
         await self.up.store.flush()
         return await self.claim(container)
@@ -227,8 +227,8 @@ class Host:
         """Ends every container, then the scheduler."""
         if self._run is None:
             await self.start()
-        for sighting in await self.up.engine.sightings():
-            await self.up.engine.kill(sighting.engine_id)
+        for status in await self.up.engine.statuses():
+            await self.up.engine.kill(status.engine_id)
         await self.stop()
 
 

@@ -82,8 +82,8 @@ async def holder(host: Host, size: int = 2 * GIB, quota: int = 4 * GIB, **fields
 
 async def is_back(host: Host, container: Container) -> None:
     """Returns once its return is written down: a program that may end before that has no "swapped_in" to show."""
-    tenant = host.up.broker.tenants[str(container.pk)]
-    await eventually(lambda: tenant.swap == "")
+    live = host.up.broker.live_containers[str(container.pk)]
+    await eventually(lambda: live.swap == "")
 
 
 async def ends_well(host: Host, container: Container) -> Container:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from scheduler.plugins import PLUGINS
-from tests.tree import c, python
+from tests.tree import c, python, words
 from tests.tree.__main__ import MOST, faults
 from tests.tree.circles import circles
 
@@ -111,3 +112,15 @@ def test_a_folder_with_too_many_modules_is_found_and_tests_are_not_counted(tmp_p
         plant(tmp_path, **{f"full__m{index}_c": f"int m{index};", f"full__m{index}_h": ""})
     (tmp_path / "full" / "__init__.py").touch()
     assert faults(tmp_path) == [f"crowd has {MOST + 1} modules, more than {MOST}"]
+
+
+def test_a_name_and_a_phrase_that_were_given_up_are_found_wherever_a_line_breaks(tmp_path):
+    plant(
+        tmp_path, web__one_py="class Tenant:\n    pass", templates__a_html="<p>Begin\n    it again</p>", b_md="Tenants"
+    )
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    assert list(words.given_up(tmp_path)) == [
+        'templates/a.html: "Begin it again" is said so now: Restart policy',
+        "web/one.py: Tenant is LiveContainer now",
+    ]

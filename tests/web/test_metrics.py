@@ -111,18 +111,18 @@ async def test_calls_of_an_engine_and_why_they_failed_are_counted():
         async def launch(self, launch, progress=None):
             raise launch
 
-        async def sightings(self):
+        async def statuses(self):
             return ["seen"]
 
-        image_labels = attach = pause = resume = kill = add_memory = remove = sightings
+        image_labels = attach = pause = resume = kill = add_memory = remove = statuses
 
     figures = Figures()
     engine = figures.watch(Broken())
-    assert await engine.sightings() == ["seen"]
+    assert await engine.statuses() == ["seen"]
     for error in (EngineAway("It is away."), EngineError("No.", status=404), EngineError("Oh.", status=500), OSError()):
         with pytest.raises(type(error)):
             await engine.launch(error)
-    assert +figures.calls == {"sightings": 1, "launch": 4}
+    assert +figures.calls == {"statuses": 1, "launch": 4}
     assert +figures.failures == {("launch", "away"): 1, ("launch", "refused"): 1, ("launch", "error"): 2}
 
 

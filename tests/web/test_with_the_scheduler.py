@@ -240,4 +240,4 @@ async def test_of_two_that_pass_an_allowance_together_one_is_refused(host: Host,
     raised = [partial(steering.change, user, container, gpu_memory="3GiB") for container in (one, two)]
     assert await query(both, *raised) == outcomes
     assert await query(quota_held, user) == 4 * GIB
-    assert sorted(next(iter(tenant.quota.values())) for tenant in host.up.broker.tenants.values()) == [GIB, 3 * GIB]
+    assert sorted(next(iter(live.quota.values())) for live in host.up.broker.live_containers.values()) == [GIB, 3 * GIB]

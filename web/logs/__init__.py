@@ -1,6 +1,6 @@
 """The log of all processes: one line an event, with the node, and the container and its owner where it is about one.
 
-    log.warning("container %s could not be ended: %s", tenant, error)
+    log.warning("container %s could not be ended: %s", live, error)
 
 What is put into a line may know whom it is about: its method `log_fields` returns those of `FIELDS` (lines.py) that it
 knows. Programs then find them. lines.py makes text or JSON of it, journal.py gives it to systemd's journal, sums.py

@@ -1,6 +1,6 @@
 """A line of the log as text for people, or as a JSON object for programs.
 
-Text:  2026-11-22 20:19:57,123 WARNING gpu1 scheduler.containers.ending container=train owner=ada: It could not …
+Text:  2026-11-22 20:19:57,123 WARNING gpu1 scheduler.containers.terminator container=train owner=ada: It could not …
 
 What other people name, say or send cannot forge one: control characters are written as escapes, the fields stand before
 the message, and the lines of a traceback begin with a bar.

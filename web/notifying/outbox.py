@@ -163,6 +163,6 @@ def tidy(now: datetime) -> None:
     done.filter(done_at__lt=now - KEPT).delete()
     surplus = list(done.order_by("-done_at").values_list("pk", flat=True)[KEPT_MOST : KEPT_MOST + 1000])
     Delivery.objects.filter(pk__in=surplus).delete()
-    untold = ~Exists(Delivery.objects.filter(episode=OuterRef("pk")))
-    Episode.objects.filter(untold, ended_at__lt=now - DAY).delete()
+    drain = ~Exists(Delivery.objects.filter(episode=OuterRef("pk")))
+    Episode.objects.filter(drain, ended_at__lt=now - DAY).delete()
     Silence.objects.filter(until__lt=now - KEPT).delete()

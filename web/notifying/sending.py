@@ -22,7 +22,7 @@ from web.notifying import words
 
 CONNECTS_WITHIN = 5.0  # seconds
 DEADLINE = 20.0  # seconds, all in all; less than outbox.CLAIM
-ANSWER_BYTES = 2048  # of an answer that are read; the rest is nobody's business
+ANSWER_BYTES = 2048  # of an answer that are read; the rest is ignored
 
 
 class NotSent(Exception):

@@ -1,7 +1,8 @@
 """What is the appliance's own in a container: the variables and the places that the quota and the GPUs hang on.
 
 One list for everybody: a launch that names one is refused (environment.py, mounts.py), and an engine takes away what an
-image brings of them (scheduler/engines/outfit.py). Pure, so that whoever runs containers can read it without Django.
+image brings of them (scheduler/engines/runtime_environment.py). Pure, so that whoever runs containers can read it
+without Django.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _VARIABLES = {
     "GPUSHARE_*": "these are set by the appliance",
 }
 # They undo nothing: what an image needs of the driver; where the loader searches, as the shim is loaded by
-# its full path and ours comes in front (scheduler/engines/outfit.py).
+# its full path and ours comes in front (scheduler/engines/runtime_environment.py).
 _HARMLESS = ("NVIDIA_REQUIRE_*", "LD_LIBRARY_PATH")
 
 # Where an engine puts what is ours. None of it lies below a folder that images or volumes commonly fill.

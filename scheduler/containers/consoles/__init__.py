@@ -183,10 +183,10 @@ class Consoles:
 
     def _engine_id(self, container: str) -> str:
         """Raises Problem if it does not live."""
-        tenant = self._broker.tenants.get(container)
-        if tenant is None or tenant.finished or not tenant.engine_id:
+        live = self._broker.live_containers.get(container)
+        if live is None or live.finished or not live.engine_id:
             raise Problem("container_ended", "The container has ended.", 409)
-        return tenant.engine_id
+        return live.engine_id
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)

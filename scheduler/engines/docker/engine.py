@@ -17,7 +17,7 @@ from typing import Any
 import docker.errors
 
 from scheduler import clock, proc
-from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Sighting, Use
+from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Status, Use
 from scheduler.engines.docker import folders, options, versions
 from scheduler.engines.docker.attach import Attached, attach, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, LOOK_WITHIN, Client
@@ -27,10 +27,10 @@ from scheduler.engines.docker.groups import Groups
 from scheduler.engines.docker.image_files import Preloads, Programs
 from scheduler.engines.docker.images import STOPS, Image, Images
 from scheduler.engines.docker.mounting.mountings import DockerMountings
-from scheduler.engines.docker.together import Together, together
+from scheduler.engines.docker.shared_cgroup import SharedCgroup, shared_cgroup
 from scheduler.engines.docker.watch import Watch
-from scheduler.engines.outfit import Outfit, keep_text
 from scheduler.engines.placer import Host, Placer
+from scheduler.engines.runtime_environment import RuntimeEnvironment, keep_text
 from scheduler.engines.swarm.manager import SwarmManager, in_swarm, require_manager
 from scheduler.engines.swarm.service import service_name
 from web.sizes import format_size
@@ -69,8 +69,8 @@ class DockerEngine:
     name = "docker"
     memory_stays = ""
 
-    def __init__(self, home: Path, outfit: Outfit, settings: DockerSettings) -> None:
-        self._home, self._outfit, self._settings = home.resolve(), outfit, settings
+    def __init__(self, home: Path, runtime_environment: RuntimeEnvironment, settings: DockerSettings) -> None:
+        self._home, self._runtime_environment, self._settings = home.resolve(), runtime_environment, settings
         self._preload = self._home / "ld.so.preload"
         self._places = self._home / "mounts"
         self._client = Client(settings.address)
@@ -78,7 +78,7 @@ class DockerEngine:
         self.mountings = DockerMountings(self._client, self._watch)
         self._execs = Execs(self._client, self._home / "execs")
         self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
-        self._together: Together | None = None
+        self._shared_cgroup: SharedCgroup | None = None
         self._groups = Groups()
         self._why_not_held: str | None = None
         self.outdated: Sequence[str] = ()
@@ -118,8 +118,8 @@ class DockerEngine:
         require_manager(info)
         here = Host(info["Name"], {}, {}, memory=info["MemTotal"], cpus=info["NCPU"])
         return SwarmManager(
-            info["Swarm"]["Cluster"]["ID"], self._client, self._outfit.simulation, self._settings.log_bytes,
-            self._settings.registries, _wanted(self._settings), here,
+            info["Swarm"]["Cluster"]["ID"], self._client, self._runtime_environment.simulation,
+            self._settings.log_bytes, self._settings.registries, _wanted(self._settings), here,
         )  # fmt: skip
 
     async def _prepare(self, info: Mapping[str, Any]) -> None:
@@ -128,14 +128,14 @@ class DockerEngine:
         self._images = Images(self._client.api, self._settings.registries)
         self._preloads = Preloads(self._client.api, self._home, self._preload)
         await self._client.call(self._preloads.take_away_left)
-        self._access: Access = detect(self._settings.gpu_access, info, self._outfit.simulation)
+        self._access: Access = detect(self._settings.gpu_access, info, self._runtime_environment.simulation)
         by_toolkit = self._access.toolkit or info.get("DefaultRuntime") == "nvidia"
         self._programs = Programs(self._client.api, toolkit=by_toolkit)
         toolkit = await self._client.blocking(versions.toolkit) if by_toolkit else []
         components = (await self._client.call(self._client.api.version)).get("Components", [])
         self.outdated = versions.outdated([*components, *toolkit])
         self._limits = limits_of(self._settings, info)
-        self._together = self._watch.together = together(self._home, info, self._limits.host_memory)
+        self._shared_cgroup = self._watch.shared_cgroup = shared_cgroup(self._home, info, self._limits.host_memory)
         folders.take_away_all(self._places)
         if self._settings.volume_roots and not folders.may_mount(self._places):
             log.warning(
@@ -144,10 +144,10 @@ class DockerEngine:
         keep_text(f"{SHIM}\n", self._preload)
         self._given = options.Given(
             home=self._home,
-            shim=self._outfit.shim,
+            shim=self._runtime_environment.shim,
             preload=self._preload,
             log_bytes=self._settings.log_bytes,
-            parent=self._together.parent if self._together else None,
+            parent=self._shared_cgroup.parent if self._shared_cgroup else None,
             init=has_init(info),
             loaders=not by_toolkit or versions.known_good(toolkit),
         )
@@ -156,7 +156,11 @@ class DockerEngine:
         """Puts all containers under one limit of host memory; what keeps it from that goes into the log once."""
         if self._limits.host_memory is None:
             return  # it was said that there is no control group for memory
-        why_not = self._together.hold() if self._together else "This Docker engine lets nobody choose a control group."
+        why_not = (
+            self._shared_cgroup.hold()
+            if self._shared_cgroup
+            else "This Docker engine lets nobody choose a control group."
+        )
         if why_not and why_not != self._why_not_held:
             log.warning(
                 "All containers together may pass the %s of host memory that are meant for them "
@@ -169,8 +173,8 @@ class DockerEngine:
         await self._watch.close()
         for engine_id in list(self._attached):
             self._let_go(engine_id)
-        if self._together is not None:
-            self._together.remove()
+        if self._shared_cgroup is not None:
+            self._shared_cgroup.remove()
         self._client.close()
 
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
@@ -183,7 +187,7 @@ class DockerEngine:
             return found
         return await self._client.fetch(self._images.fetch, name, progress, image=name)
 
-    async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
+    async def launch(self, launch: Launch, progress: Progress | None = None) -> Status:
         self._check_started()
         if known := self._watch.changes.last(launch.id):
             return known  # the same launch again, taken up by a restarted scheduler: it may even have ended meanwhile
@@ -193,11 +197,11 @@ class DockerEngine:
         finally:
             self._watch.launching.discard(launch.id)
         self._watch.copy_logs(engine_id, launch.log_path, tty=launch.tty)
-        sighting = self._watch.changes.last(launch.id)
-        if sighting is None:  # no look was faster
-            sighting = Sighting(launch.id, engine_id, Condition.RUNNING, started_at=clock.wall())
-            self._watch.changes.see(sighting)
-        return sighting
+        status = self._watch.changes.last(launch.id)
+        if status is None:  # no look was faster
+            status = Status(launch.id, engine_id, Condition.RUNNING, started_at=clock.wall())
+            self._watch.changes.see(status)
+        return status
 
     async def _make(self, launch: Launch, progress: Progress | None) -> str:
         """Its id. Cancelled while the image is fetched, it makes nothing."""
@@ -256,7 +260,7 @@ class DockerEngine:
     def require_within(self, id_: str, size: int) -> None: ...
 
     def memory_left(self) -> int | None:
-        return self._together.left() if self._together else None
+        return self._shared_cgroup.left() if self._shared_cgroup else None
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         self._check_started()
@@ -330,15 +334,15 @@ class DockerEngine:
                 await self._client.unless_gone(self._client.api.remove_volume, run.volume)
         await self._watch.look(engine_id)
 
-    async def sightings(self) -> list[Sighting]:
+    async def statuses(self) -> list[Status]:
         self._check_started()
         return await self._watch.reconcile()
 
-    def changes(self) -> AsyncIterator[Sighting]:
+    def changes(self) -> AsyncIterator[Status]:
         return self._watch.changes.stream()
 
-    def untold(self) -> list[Sighting]:
-        return self._watch.changes.untold()
+    def drain(self) -> list[Status]:
+        return self._watch.changes.drain()
 
     def owns(self, engine_id: str, pid: int) -> bool:
         """By the control group, which no process leaves by itself; else by the PID namespace."""

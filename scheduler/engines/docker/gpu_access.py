@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from scheduler.engines.base import EngineError
-from scheduler.engines.outfit import Simulation
+from scheduler.engines.runtime_environment import Simulation
 from web.spec.reserved import CARD, LIBRARIES
 
 # What a CUDA program loads from the driver, by the names it asks for. A driver release has some of them only.

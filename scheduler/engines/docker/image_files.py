@@ -18,7 +18,7 @@ import docker.errors
 from docker.utils import decode_json_header
 
 from scheduler.engines.base import EngineError
-from scheduler.engines.outfit import keep_text
+from scheduler.engines.runtime_environment import keep_text
 from web.spec.reserved import PRELOAD, SHIM, kernels_own
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from scheduler.engines.asked import Asked
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.docker.images import Image
-from scheduler.engines.outfit import environment
+from scheduler.engines.runtime_environment import environment
 from web.errors import Problem
 from web.sizes import format_size
 from web.spec.mounts import Volume, parse_port, parse_volume

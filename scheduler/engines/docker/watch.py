@@ -22,14 +22,14 @@ import docker.errors
 
 from scheduler import clock
 from scheduler.engines import kernel_log
-from scheduler.engines.base import SIGKILLED, Condition, EngineAway, EngineError, Sighting
+from scheduler.engines.base import SIGKILLED, Condition, EngineAway, EngineError, Status
 from scheduler.engines.changes import Changes
 from scheduler.engines.docker import options
 from scheduler.engines.docker.client import HEAD_START, Client
 from scheduler.engines.docker.events import EventFollower
 from scheduler.engines.docker.logs import LINES_A_SECOND_IN_ALL, InAll, LogCopier, parse_stamp
 from scheduler.engines.docker.mounting.runs import Mounted, about, folder_of, terminal, volumes_of
-from scheduler.engines.docker.together import Together
+from scheduler.engines.docker.shared_cgroup import SharedCgroup
 from scheduler.engines.kernel_log import OomKill
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Watch:
         self.away = ""
         self.launching: set[str] = set()  # ids (ours) that are being created at this moment
         self.killing: set[str] = set()  # engine ids of those that we are ending
-        self.together: Together | None = None
+        self.shared_cgroup: SharedCgroup | None = None
         self.pids: dict[str, int] = {}  # engine id → host pid of the first process
         self._ours: set[str] = set()  # engine ids of containers that a look has shown to be launched here
         self._client, self._log_bytes = client, log_bytes
@@ -98,7 +98,7 @@ class Watch:
             await asyncio.to_thread(copier.close)
         self.changes.close()
 
-    async def look(self, engine_id: str) -> Sighting | None:
+    async def look(self, engine_id: str) -> Status | None:
         """Inspects one container and tells what has changed. None if it is gone (or only just being made)."""
         async with self._looking.setdefault(engine_id, asyncio.Lock()):
             self._unseen.discard(engine_id)
@@ -110,12 +110,12 @@ class Watch:
             if not id_ or id_ in self.launching or found["State"]["Status"] == "created":
                 return None
             self.pids[engine_id] = found["State"]["Pid"]
-            sighting = as_sighting(found, id_)
-            if sighting.condition is Condition.ENDED:
+            status = as_sighting(found, id_)
+            if status.condition is Condition.ENDED:
                 await self._last_words(engine_id)
-                sighting = await self._with_its_reason(sighting, _limit(found))
-            self.changes.see(sighting)
-            return sighting
+                status = await self._with_its_reason(status, _limit(found))
+            self.changes.see(status)
+            return status
 
     async def require_ours(self, engine_id: str) -> None:
         """Before each act on a container: a row of the database may name any, and an image have any label.
@@ -181,7 +181,7 @@ class Watch:
             self.copy_logs(engine_id, run.log_path, tty=tty, begin=run.since)
         return id_
 
-    async def _with_its_reason(self, ended: Sighting, limit: str) -> Sighting:
+    async def _with_its_reason(self, ended: Status, limit: str) -> Status:
         """That it passed its limit of host memory Docker may learn after it has told the end, or never."""
         last = self.changes.last(ended.id)
         told = last is not None and last.condition is Condition.ENDED
@@ -192,16 +192,16 @@ class Watch:
         if not ended.exit_code or (explained and not flagged):
             return ended
         kills = await self._client.blocking(kernel_log.oom_kills)
-        if kills is not None and (reason := _by_the_kernel(kills, ended.engine_id, limit, self.together)):
+        if kills is not None and (reason := _by_the_kernel(kills, ended.engine_id, limit, self.shared_cgroup)):
             return replace(ended, reason=reason)
-        if flagged and self.together and any(self.together.path in kill.limit for kill in kills or []):
+        if flagged and self.shared_cgroup and any(self.shared_cgroup.path in kill.limit for kill in kills or []):
             # Control groups of version 1 tell all below one that passes its limit, and Docker takes each for ended.
             return replace(ended, reason="")
         if flagged or kills is not None:
             return ended
         return await self._with_dockers_reason(ended) if ended.exit_code == SIGKILLED else ended
 
-    async def _with_dockers_reason(self, ended: Sighting) -> Sighting:
+    async def _with_dockers_reason(self, ended: Status) -> Status:
         for _ in range(LOOKS_FOR_REASON):
             await asyncio.sleep(REASON_WITHIN / LOOKS_FOR_REASON)
             if found := await self._client.call(_inspect, self._client.look, ended.engine_id):
@@ -210,7 +210,7 @@ class Watch:
                 break
         return ended
 
-    async def reconcile(self) -> list[Sighting]:
+    async def reconcile(self) -> list[Status]:
         """Compares with Docker's list and looks at whatever differs. Returns all there are."""
         listed = await self._client.call(self._list)
         differ: list[Callable[[], Awaitable[object]]] = []
@@ -233,7 +233,7 @@ class Watch:
         await self._each(partial(self._look_at_other, each) for each in others)
         present = {each["Id"] for each in others} | {each["Id"] for _, each in listed}
         self._stay &= present
-        gone = [sighting.engine_id for sighting in self.changes.known() if sighting.engine_id not in present]
+        gone = [status.engine_id for status in self.changes.known() if status.engine_id not in present]
         await self._each(partial(self._look_again, engine_id) for engine_id in gone)
         return self.changes.known()
 
@@ -253,7 +253,7 @@ class Watch:
         try:
             await self.look(engine_id)
         except EngineError as error:
-            if all(sighting.engine_id != engine_id for sighting in self.changes.known()):
+            if all(status.engine_id != engine_id for status in self.changes.known()):
                 raise
             log.debug("Could not look at %s: %s", engine_id[:12], error)  # the next reconciliation will
 
@@ -358,7 +358,7 @@ async def _copied(copier: LogCopier, within: float) -> None:
         await asyncio.sleep(COPIED_LOOK)
 
 
-def as_sighting(found: Mapping[str, Any], id_: str) -> Sighting:
+def as_sighting(found: Mapping[str, Any], id_: str) -> Status:
     """What an inspection (GET /containers/{id}/json) says. `id_`: ours."""
     state = found["State"]
     condition = CONDITIONS.get(state["Status"], Condition.ENDED)
@@ -368,7 +368,7 @@ def as_sighting(found: Mapping[str, Any], id_: str) -> Sighting:
         finished_at = max(
             started_at, finished_at
         )  # two clocks read them: one that lasts a moment ends before it starts
-    return Sighting(
+    return Status(
         id=id_,
         engine_id=found["Id"],
         condition=condition,
@@ -392,13 +392,13 @@ def _limit(found: Mapping[str, Any]) -> str:
     return f"Out of host memory: it passed its limit of {limit / 2**20:.0f} MiB and was ended."
 
 
-def _by_the_kernel(kills: Sequence[OomKill], engine_id: str, limit: str, together: Together | None) -> str:
+def _by_the_kernel(kills: Sequence[OomKill], engine_id: str, limit: str, shared_cgroup: SharedCgroup | None) -> str:
     """Why the kernel ended a process of this container for lack of memory; empty if it has ended none."""
     for kill in reversed(kills):
         if engine_id in kill.group:
             if engine_id in kill.limit:
                 return limit
-            return str(together if together and kill.limit.endswith(together.path) else kill)
+            return str(shared_cgroup if shared_cgroup and kill.limit.endswith(shared_cgroup.path) else kill)
     return ""
 
 

@@ -32,17 +32,17 @@ from scheduler.engines.base import (
     Executed,
     Launch,
     Progress,
-    Sighting,
+    Status,
     Use,
 )
 from scheduler.engines.changes import Changes
 from scheduler.engines.kept import make_folder_of
-from scheduler.engines.outfit import Outfit, environment
 from scheduler.engines.process import tree
 from scheduler.engines.process.executed import execute
 from scheduler.engines.process.folders import forget, forget_cut_launches, forget_unless_begun
 from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
 from scheduler.engines.process.taken import cannot_start, check_fields, check_image
+from scheduler.engines.runtime_environment import RuntimeEnvironment, environment
 from web.logs import ById
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,20 @@ class ProcessEngine:
     away = ""
     outdated: Sequence[str] = ()
 
-    def __init__(self, home: Path, outfit: Outfit, programs: Path | None = None, *, log_bytes: int = 100 << 20) -> None:
-        self._home, self._log_bytes, self._outfit, self._programs = home, log_bytes, outfit, programs
+    def __init__(
+        self,
+        home: Path,
+        runtime_environment: RuntimeEnvironment,
+        programs: Path | None = None,
+        *,
+        log_bytes: int = 100 << 20,
+    ) -> None:
+        self._home, self._log_bytes, self._runtime_environment, self._programs = (
+            home,
+            log_bytes,
+            runtime_environment,
+            programs,
+        )
         self._changes = Changes()
         self._settling = threading.Lock()
         self._launching: set[str] = set()
@@ -102,8 +114,8 @@ class ProcessEngine:
 
     async def start(self) -> None:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for sighting in await self.sightings():
-            self._watch(sighting.engine_id)
+        for status in await self.statuses():
+            self._watch(status.engine_id)
         self._looking = asyncio.create_task(self._look_regularly())
 
     async def close(self) -> None:
@@ -122,7 +134,7 @@ class ProcessEngine:
         check_image(image)
         return {}
 
-    async def launch(self, launch: Launch, progress: Progress | None = None) -> Sighting:
+    async def launch(self, launch: Launch, progress: Progress | None = None) -> Status:
         check_image(launch.image)
         if self._running(launch.id) is not None and not is_starting(self._home / launch.id):
             return await self._look_at(launch.id)  # the same launch again, whatever the host has become since
@@ -134,16 +146,16 @@ class ProcessEngine:
             self._launching.discard(launch.id)
         return await self._begun(launch.id)
 
-    async def _begun(self, id_: str) -> Sighting:
+    async def _begun(self, id_: str) -> Status:
         """It runs: that the host is short of something from now on is no reason to say that it does not."""
         try:
             self._watch(id_)
             return await self._tell(id_)
         except OSError as error:
             log.warning("container %s has started, and is looked at later: %s", ById(id_), error)
-            sighting = Sighting(id_, id_, Condition.RUNNING, started_at=clock.wall())
-            self._changes.see(sighting)
-            return sighting
+            status = Status(id_, id_, Condition.RUNNING, started_at=clock.wall())
+            self._changes.see(status)
+            return status
 
     async def _start_keeper(self, launch: Launch) -> None:
         """Leaves nothing behind when it fails. Raises EngineError, or OSError where the host is short of something."""
@@ -237,17 +249,17 @@ class ProcessEngine:
         with self._settling:
             forget(self._folder(engine_id))
 
-    async def sightings(self) -> list[Sighting]:
+    async def statuses(self) -> list[Status]:
         before = self._changes.snapshot()
         found = await asyncio.to_thread(self._look, frozenset(self._launching))
         self._changes.looked(before, found)
         return self._changes.known()  # of what changed during the look it knows less than we
 
-    def changes(self) -> AsyncIterator[Sighting]:
+    def changes(self) -> AsyncIterator[Status]:
         return self._changes.stream()
 
-    def untold(self) -> list[Sighting]:
-        return self._changes.untold()
+    def drain(self) -> list[Status]:
+        return self._changes.drain()
 
     def owns(self, engine_id: str, pid: int) -> bool:
         running = self._running(engine_id)
@@ -266,11 +278,11 @@ class ProcessEngine:
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         if self._programs is not None:
             inherited["PATH"] = f"{inherited.get('PATH', os.defpath)}:{self._programs}"
-        simulation = self._outfit.simulation
+        simulation = self._runtime_environment.simulation
         ours = environment(
             {**launch.environment, "GPUSHARE_SOCKET": str(launch.socket_dir / "gpushare.sock")},
             gpus=launch.gpus,
-            shim=str(self._outfit.shim),
+            shim=str(self._runtime_environment.shim),
             libraries=[str(simulation.libraries)] if simulation else [],
             state=str(simulation.state) if simulation else None,
             of_image=inherited,
@@ -298,56 +310,56 @@ class ProcessEngine:
             raise EngineError("The container has ended.", code="not_running")
         return running
 
-    def _look(self, launching: frozenset[str]) -> list[Sighting]:
+    def _look(self, launching: frozenset[str]) -> list[Status]:
         children = tree.look()
         # Not by `glob`: since Python 3.12 it finds nothing where the host lets it look at nothing.
         begun = {name for name in os.listdir(self._home) if (self._home / name / "running.json").exists()}
         names = {name for name in begun - launching if not is_starting(self._home / name)}
         found = (self._sighting(name, children) for name in names)  # what is being launched is told at its end
-        return [sighting for sighting in found if sighting.condition is not Condition.GONE]
+        return [status for status in found if status.condition is not Condition.GONE]
 
-    def _sighting(self, engine_id: str, children: tree.Children | None = None) -> Sighting:
+    def _sighting(self, engine_id: str, children: tree.Children | None = None) -> Status:
         # The keeper's end is looked for before the file it leaves: the other way round one could miss both.
         running = self._running(engine_id)
         kept = running is not None and running.is_kept()
         if running is None:
-            return Sighting(engine_id, engine_id, Condition.GONE)
+            return Status(engine_id, engine_id, Condition.GONE)
         if ended := self._ended(engine_id, running):
             return ended
         if not kept:
             return self._without_keeper(engine_id, running)
         condition = Condition.PAUSED if tree.is_frozen(running.keeper, children) else Condition.RUNNING
-        return Sighting(engine_id, engine_id, condition, started_at=running.started_at)
+        return Status(engine_id, engine_id, condition, started_at=running.started_at)
 
-    def _ended(self, engine_id: str, running: Running) -> Sighting | None:
+    def _ended(self, engine_id: str, running: Running) -> Status | None:
         try:
             said = json.loads((self._folder(engine_id) / "ended.json").read_text())
         except (FileNotFoundError, ValueError):  # or it has not reached the disk
             return None
-        return Sighting(
+        return Status(
             engine_id, engine_id, Condition.ENDED, said["exit_code"], running.started_at, said["finished_at"],
             said["reason"],
         )  # fmt: skip
 
-    def _without_keeper(self, engine_id: str, running: Running) -> Sighting:
+    def _without_keeper(self, engine_id: str, running: Running) -> Status:
         """Its keeper was killed, and the kernel has ended the first process; nobody has ended the others.
 
         They are known by the socket that they were started with: without it they have no GPU memory.
         """
         with self._settling:  # the regular look has a thread of its own
             if self._running(engine_id) is None:
-                return Sighting(engine_id, engine_id, Condition.GONE)  # it was removed meanwhile
+                return Status(engine_id, engine_id, Condition.GONE)  # it was removed meanwhile
             if ended := self._ended(engine_id, running):
                 return ended
             here = running.boot == boot_id()
             if here and (left := self._left(engine_id)):
                 tree.signal_each(left, signal.SIGKILL)
-                return Sighting(engine_id, engine_id, Condition.RUNNING, started_at=running.started_at)
+                return Status(engine_id, engine_id, Condition.RUNNING, started_at=running.started_at)
             reason, at = (kernel_log.of_process(running.keeper) or CUT_OFF, clock.wall()) if here else (RESTARTED, None)
             said: dict[str, object] = {"exit_code": None, "finished_at": at, "reason": reason}
             with contextlib.suppress(OSError):  # a full disk: the next look finds the same
                 write_json(self._folder(engine_id) / "ended.json", said)
-            return Sighting(engine_id, engine_id, Condition.ENDED, None, running.started_at, at, reason)
+            return Status(engine_id, engine_id, Condition.ENDED, None, running.started_at, at, reason)
 
     def _left(self, engine_id: str) -> list[proc.Stat]:
         try:
@@ -364,22 +376,22 @@ class ProcessEngine:
                 raise EngineError(HELD)
             await asyncio.sleep(LOOK_SOON)
 
-    async def _tell_living(self, engine_id: str) -> Sighting:
+    async def _tell_living(self, engine_id: str) -> Status:
         """Raises EngineError if it has ended meanwhile."""
-        sighting = await self._tell(engine_id)
-        if sighting.condition in (Condition.ENDED, Condition.GONE):
+        status = await self._tell(engine_id)
+        if status.condition in (Condition.ENDED, Condition.GONE):
             raise EngineError("The container has ended.", code="not_running")
-        return sighting
+        return status
 
-    async def _tell(self, engine_id: str) -> Sighting:
+    async def _tell(self, engine_id: str) -> Status:
         while True:
             before = self._changes.last(engine_id)
-            sighting = await self._look_at(engine_id)
+            status = await self._look_at(engine_id)
             if self._changes.last(engine_id) is before:  # else somebody has looked meanwhile, and may have seen more
-                self._changes.see(sighting)
-                return sighting
+                self._changes.see(status)
+                return status
 
-    async def _look_at(self, engine_id: str) -> Sighting:
+    async def _look_at(self, engine_id: str) -> Status:
         """Apart: it takes as long as the host has processes, and any program can have thousands."""
         return await asyncio.to_thread(self._sighting, engine_id)
 
@@ -414,7 +426,7 @@ class ProcessEngine:
         while True:
             await asyncio.sleep(LOOK_AGAIN)
             try:
-                await self.sightings()
+                await self.statuses()
                 forget_cut_launches(self._home, self._launching)
             except OSError as error:
                 log.warning("the containers cannot be looked at: %s", error)

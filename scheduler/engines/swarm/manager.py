@@ -22,8 +22,8 @@ import docker.errors
 from scheduler.engines.base import EngineAway, EngineError
 from scheduler.engines.docker.client import Client
 from scheduler.engines.docker.options import DefaultLimits
-from scheduler.engines.outfit import Simulation
 from scheduler.engines.placer import Host, Order, Stage, Standing
+from scheduler.engines.runtime_environment import Simulation
 from scheduler.engines.swarm import kinds, service
 from web.spec import constraints
 

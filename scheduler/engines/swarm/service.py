@@ -14,8 +14,8 @@ from uuid import UUID
 
 from scheduler.engines.base import EngineError
 from scheduler.engines.docker.options import DefaultLimits, resources, shared_memory
-from scheduler.engines.outfit import Simulation, environment
 from scheduler.engines.placer import Order
+from scheduler.engines.runtime_environment import Simulation, environment
 from scheduler.engines.swarm.kinds import reservation
 from web.services.placement.placement_ticket import PlacementTicket
 from web.spec.constraints import Constraint, parse

@@ -35,7 +35,7 @@ from scheduler.core.turns import Mode
 from scheduler.gpus import Gpus
 from scheduler.gpus.sampling import Work
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 
 SELDOM, OFTEN, ALWAYS = 1.0, 0.25, 0.1  # seconds between two looks
 GLANCE = 0.025  # seconds between two looks at the processor time of who has the turn
@@ -88,7 +88,7 @@ class Seen:
         return 2 / 3 * sum(own for end, own in self.missed if end > begin)
 
     def judged_by(self) -> float:
-        """Seconds of its own: where several compute at once, few looks name it."""
+        """Seconds of its own: among several that compute at once, few looks name it."""
         return OWN * (1 + len(self.beside))
 
     def busy(self, begin: float, end: float) -> float:
@@ -117,8 +117,8 @@ class Computing:
 
     def pids(self, container: str) -> set[int]:
         """Host pids of all its processes that may compute."""
-        tenant = self._broker.tenants.get(container)
-        return set() if tenant is None else tenant.pids
+        live = self._broker.live_containers.get(container)
+        return set() if live is None else live.pids
 
     async def run(self) -> None:
         while True:
@@ -129,7 +129,7 @@ class Computing:
             await asyncio.sleep(0 if pause == ALWAYS else pause)
             await self.look()
 
-    def changed(self, tenant: Tenant) -> None:
+    def changed(self, live: LiveContainer) -> None:
         """Its weight, limit or priority; or that it may take turns, or may not."""
         self.meet()
 
@@ -144,7 +144,7 @@ class Computing:
         self._first = {pid: self._first.get(pid, now) for pid in owners}
         for gpu, done in work.items():
             self._note(gpu, done, owners, ahead)
-        computing: dict[str, list[str]] = {tenant.id: [] for tenant in self._present()}
+        computing: dict[str, list[str]] = {live.id: [] for live in self._present()}
         for gpu in self._gpus.cards:
             for id_ in self._judge(gpu):
                 computing[id_].append(gpu)
@@ -152,9 +152,9 @@ class Computing:
 
     def _owners(self, now: float) -> dict[int, str]:
         """Whose work it is. A pid that has ended may be another container's by now."""
-        tenants = self._broker.tenants.values()
-        lately = {pid: tenant.id for tenant in tenants for pid in tenant.pids_lately(now)}
-        return lately | {pid: tenant.id for tenant in tenants for pid in tenant.pids}
+        live_containers = self._broker.live_containers.values()
+        lately = {pid: live.id for live in live_containers for pid in live.pids_lately(now)}
+        return lately | {pid: live.id for live in live_containers for pid in live.pids}
 
     def _measured(self, container: str, gpus: list[str]) -> turns.Seen:
         """What it computed of its own time that is new, and the part in which it does by all that it is judged by.
@@ -176,18 +176,18 @@ class Computing:
             seen.newborn = 0.0
         return turns.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own), beside)
 
-    def _present(self) -> list[Tenant]:
-        return [tenant for tenant in self._broker.tenants.values() if not tenant.finished]
+    def _present(self) -> list[LiveContainer]:
+        return [live for live in self._broker.live_containers.values() if not live.finished]
 
     def meet(self) -> None:
         """The player knows all that there are, and who may take turns."""
-        tenants = self._present()
+        live_containers = self._present()
         self._player.join({
-            tenant.id: Terms(tuple(tenant.quota), tenant.compute_weight, tenant.compute_limit, tenant.priority)
-            for tenant in tenants
+            live.id: Terms(tuple(live.quota), live.compute_weight, live.compute_limit, live.priority)
+            for live in live_containers
         })  # fmt: skip
-        for tenant in tenants:
-            self._player.bar(tenant.id, STATE, _takes_no_turns(tenant))
+        for live in live_containers:
+            self._player.bar(live.id, STATE, _takes_no_turns(live))
 
     def _note(self, gpu: str, done: Work | None, owners: Mapping[int, str], ahead: float) -> None:
         """`ahead`: of the monotonic clock, seconds."""
@@ -219,7 +219,7 @@ class Computing:
                     seen.missed.popleft()
                 seen.beside = {other: at for other, at in seen.beside.items() if at > end - LONG}
             self._last[gpu] = end
-        self._seen = {key: seen for key, seen in self._seen.items() if key[0] in self._broker.tenants}
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] in self._broker.live_containers}
 
     def _look_for_escape(self, owner: str, seen: Seen, part: float) -> None:
         """All of it was locked. But any process of a container may let another go: the driver asks for no right."""
@@ -232,45 +232,45 @@ class Computing:
     def _glance(self) -> None:
         """Whether who has a turn makes use of it."""
         now, used = self._player.now(), {}
-        for tenant in self._present():
-            its = [seen for (id_, _), seen in self._seen.items() if id_ == tenant.id and seen.computes]
-            if not its or not self._player.has_turn(tenant.id) or any(now < seen.unsure for seen in its):
+        for live in self._present():
+            its = [seen for (id_, _), seen in self._seen.items() if id_ == live.id and seen.computes]
+            if not its or not self._player.has_turn(live.id) or any(now < seen.unsure for seen in its):
                 continue
-            used[tenant.id] = now, sum(map(proc.processor_time, self.pids(tenant.id)))
-            at, before = self._used.get(tenant.id, used[tenant.id])
-            if used[tenant.id][1] - before >= STIRS * max(now - at, ASLEEP):
+            used[live.id] = now, sum(map(proc.processor_time, self.pids(live.id)))
+            at, before = self._used.get(live.id, used[live.id])
+            if used[live.id][1] - before >= STIRS * max(now - at, ASLEEP):
                 continue
-            used[tenant.id] = at, before
+            used[live.id] = at, before
             if now - at >= ASLEEP:
-                self._player.yields(tenant.id)
+                self._player.yields(live.id)
                 for seen in its:
                     seen.asleep = now
-                del used[tenant.id]
+                del used[live.id]
         self._used = used
 
     def _judge(self, gpu: str) -> list[str]:
         """Who of the card's containers computes there."""
-        its = {tenant: seen for tenant in self._present() if (seen := self._seen.get((tenant.id, gpu)))}
+        its = {live: seen for live in self._present() if (seen := self._seen.get((live.id, gpu)))}
         end = max(self._last[gpu], self._player.now() - LATE)
-        lately = {tenant: seen.busy(max(end - LONG, seen.since), end) / LONG for tenant, seen in its.items()}
-        moment = {tenant: self._part(tenant.id, seen, end, MOMENT) for tenant, seen in its.items()}
+        lately = {live: seen.busy(max(end - LONG, seen.since), end) / LONG for live, seen in its.items()}
+        moment = {live: self._part(live.id, seen, end, MOMENT) for live, seen in its.items()}
         full = sum(part for part in moment.values() if part is not None) >= FULL
-        before = {tenant for tenant, seen in its.items() if seen.computes}
-        there = before | {tenant for tenant, part in lately.items() if part >= LEAST}
-        for tenant, seen in its.items():
-            due = tenant.compute_weight / sum(each.compute_weight for each in there | {tenant})
-            least = min(WAKES, due / 2, (tenant.compute_limit or 100) / 200)
-            needed = full or tenant.compute_limit is not None or not before - {tenant}
-            self._check(tenant, seen)
+        before = {live for live, seen in its.items() if seen.computes}
+        there = before | {live for live, part in lately.items() if part >= LEAST}
+        for live, seen in its.items():
+            due = live.compute_weight / sum(each.compute_weight for each in there | {live})
+            least = min(WAKES, due / 2, (live.compute_limit or 100) / 200)
+            needed = full or live.compute_limit is not None or not before - {live}
+            self._check(live, seen)
             if seen.computes:
-                part = self._part(tenant.id, seen, end, seen.judged_by())
+                part = self._part(live.id, seen, end, seen.judged_by())
                 seen.computes = part is None or part >= RESTS * least
             elif needed:
-                part = moment[tenant]
-                seen.computes = lately[tenant] >= least or (part is not None and part >= max(MUCH, least))
-            if seen.computes != (tenant in before):
+                part = moment[live]
+                seen.computes = lately[live] >= least or (part is not None and part >= max(MUCH, least))
+            if seen.computes != (live in before):
                 seen.since, seen.part = end, 1.0
-        return [tenant.id for tenant, seen in its.items() if seen.computes]
+        return [live.id for live, seen in its.items() if seen.computes]
 
     def _part(self, container: str, seen: Seen, end: float, its_own: float) -> float | None:
         """Of the last `its_own` seconds of its own, the part in which it computed; None while it has had less.
@@ -284,9 +284,9 @@ class Computing:
             window = min(1.25 * window, LONGEST)
         return seen.busy(begin, end) / own if own >= min(its_own, FEW) and begin >= seen.since else None
 
-    def _check(self, tenant: Tenant, seen: Seen) -> None:
+    def _check(self, live: LiveContainer, seen: Seen) -> None:
         """Was it right that it slept, and rests? The core has had it stopped to see that."""
-        if seen.asleep is not None and (rests := self._player.rests(tenant.id)) is not None:
+        if seen.asleep is not None and (rests := self._player.rests(live.id)) is not None:
             now, seen.asleep = self._player.now(), None
             if rests:
                 seen.computes, seen.since = False, now
@@ -299,9 +299,9 @@ class Computing:
         for gpu in self._gpus.cards:
             if self._player.mode(gpu) is Mode.SHARED:
                 continue
-            there = [tenant for tenant in self._present() if gpu in tenant.quota and tenant.sessions]
+            there = [live for live in self._present() if gpu in live.quota and live.sessions]
             computing = [t for t in there if (seen := self._seen.get((t.id, gpu))) and seen.computes]
-            if len(computing) > 1 or any(tenant.compute_limit is not None for tenant in computing):
+            if len(computing) > 1 or any(live.compute_limit is not None for live in computing):
                 most = 2
             elif computing and len(there) > 1:
                 most = max(most, 1)
@@ -310,7 +310,7 @@ class Computing:
         return (SELDOM, OFTEN, ALWAYS)[most]
 
 
-def _takes_no_turns(tenant: Tenant) -> bool:
+def _takes_no_turns(live: LiveContainer) -> bool:
     """Not one that is suspended: a call of it waits, and other threads and processes of it may compute all the same.
-    Nor one that is to end, but for a while (containers/ending.py): its grace may be an hour."""
-    return bool(tenant.paused or tenant.swap or tenant.started_at is None)
+    Nor one that is to end, but for a while (containers/terminator.py): its grace may be an hour."""
+    return bool(live.paused or live.swap or live.started_at is None)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from scheduler.gpus import Reading
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 
 LATELY = 60.0  # seconds
@@ -36,7 +36,7 @@ class Part(NamedTuple):
     held_back: float | None = None
 
 
-def together(parts: Iterable[Part]) -> Part:
+def sum_of(parts: Iterable[Part]) -> Part:
     """The sum of what is known of each figure; None where nothing is."""
     known = [[value for value in figure if value is not None] for figure in zip(*parts, strict=True)]
     return Part(*(sum(values) if values else None for values in known))
@@ -45,7 +45,7 @@ def together(parts: Iterable[Part]) -> Part:
 class Shares:
     """`standing` tells what the turns have counted for a container on a GPU; None: that GPU has no turns."""
 
-    def __init__(self, broker: Broker, store: Store, standing: Callable[[Tenant, str], Standing | None]) -> None:
+    def __init__(self, broker: Broker, store: Store, standing: Callable[[LiveContainer, str], Standing | None]) -> None:
         self.standing, self._broker, self._store = standing, broker, store
         self._at: float | None = None
         self._counted: dict[tuple[str, str], tuple[float, float]] = {}
@@ -56,32 +56,32 @@ class Shares:
         now = self._broker.now()
         passed = 0.0 if self._at is None else now - self._at
         self._at = now
-        held = [(tenant, gpu) for tenant in self._broker.tenants.values() for gpu in tenant.quota if gpu in readings]
-        parts = {(tenant.id, gpu): self._since_last(tenant, gpu, readings[gpu], now, passed) for tenant, gpu in held}
+        held = [(live, gpu) for live in self._broker.live_containers.values() for gpu in live.quota if gpu in readings]
+        parts = {(live.id, gpu): self._since_last(live, gpu, readings[gpu], now, passed) for live, gpu in held}
         self._counted = {key: last for key, last in self._counted.items() if key in parts}
         self._lately = {key: minute for key, minute in self._lately.items() if key in parts}
-        for tenant, gpu in held:
-            self._show(tenant, gpu, parts[tenant.id, gpu], now, passed)
+        for live, gpu in held:
+            self._show(live, gpu, parts[live.id, gpu], now, passed)
         return parts
 
-    def _since_last(self, tenant: Tenant, gpu: str, reading: Reading, now: float, passed: float) -> Part:
-        key = tenant.id, gpu
-        part = Part(had=_by_nvml(tenant.pids_lately(now), reading, passed))
-        if (standing := self.standing(tenant, gpu)) is None:
+    def _since_last(self, live: LiveContainer, gpu: str, reading: Reading, now: float, passed: float) -> Part:
+        key = live.id, gpu
+        part = Part(had=_by_nvml(live.pids_lately(now), reading, passed))
+        if (standing := self.standing(live, gpu)) is None:
             self._counted.pop(key, None)
             return part
         counted = standing.due, standing.held_back
         last, self._counted[key] = self._counted.get(key, counted), counted
         return Part(part.had, *(max(0.0, new - old) for new, old in zip(counted, last, strict=True)))
 
-    def _show(self, tenant: Tenant, gpu: str, part: Part, now: float, passed: float) -> None:
-        lately = self._lately.setdefault((tenant.id, gpu), deque())
+    def _show(self, live: LiveContainer, gpu: str, part: Part, now: float, passed: float) -> None:
+        lately = self._lately.setdefault((live.id, gpu), deque())
         lately.append((now - passed, part))
         while len(lately) > 1 and lately[1][0] <= now - LATELY:
             lately.popleft()
-        life = tenant.computed[gpu] = together([Part(*tenant.computed.get(gpu, ())), part])
-        minute = _of_a_minute(together(kept for _, kept in lately), part, now - lately[0][0])
-        self._store.claim(tenant.id, gpu, **_rounded(life), **_rounded(minute, "_lately"))
+        life = live.computed[gpu] = sum_of([Part(*live.computed.get(gpu, ())), part])
+        minute = _of_a_minute(sum_of(kept for _, kept in lately), part, now - lately[0][0])
+        self._store.claim(live.id, gpu, **_rounded(life), **_rounded(minute, "_lately"))
 
 
 def _of_a_minute(kept: Part, last: Part, covered: float) -> Part:

@@ -11,7 +11,7 @@ from scheduler.core.turns import Mode, Standing
 from scheduler.gpus import Gpus
 from scheduler.monitors.turns.computing import Computing
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 
 log = logging.getLogger(__name__)
@@ -33,12 +33,12 @@ class Sharing:
         for gpu in modes:
             self._show(gpu, "An admin chose this." if gpu in asked else "GPUSHARE_COMPUTE says so.")
         self._computing.meet()
-        self._turns.failed |= {tenant.id for tenant in self._broker.tenants.values() if tenant.no_turns}
+        self._turns.failed |= {live.id for live in self._broker.live_containers.values() if live.no_turns}
         # An earlier scheduler may have had them stopped, and nobody was left to let them go; what is being moved to
         # host memory or back, swapping.py brings to its end.
-        for tenant in self._broker.tenants.values():
-            if not tenant.swap:
-                self._turns.release(tenant.id)
+        for live in self._broker.live_containers.values():
+            if not live.swap:
+                self._turns.release(live.id)
 
     async def set_mode(self, gpu: str, mode: str) -> str:
         """A sentence on what is so from now on. Raises Problem."""
@@ -46,18 +46,18 @@ class Sharing:
         self._show(gpu, "An admin chose this.")
         return said
 
-    def standing(self, tenant: Tenant, gpu: str) -> Standing | None:
+    def standing(self, live: LiveContainer, gpu: str) -> Standing | None:
         """What the turns have counted; None where all compute at once."""
-        return None if self._turns.mode(gpu) is Mode.SHARED else self._turns.standing(tenant.id, gpu)
+        return None if self._turns.mode(gpu) is Mode.SHARED else self._turns.standing(live.id, gpu)
 
     def _show(self, gpu: str, why: str) -> None:
         mode = self._turns.mode(gpu)
         self._store.gpu(gpu, compute=mode.value, compute_why=(self._turns.why_not or why)[:500])
 
     def told(self, container: str, why: str) -> None:
-        tenant = self._broker.tenants.get(container)
-        if tenant is not None and not tenant.finished:
-            tenant.no_turns = why[:500]
-            self._store.container(container, no_turns=tenant.no_turns)
+        live = self._broker.live_containers.get(container)
+        if live is not None and not live.finished:
+            live.no_turns = why[:500]
+            self._store.container(container, no_turns=live.no_turns)
             if why:
                 self._store.event("not_stopped", container, detail=why)

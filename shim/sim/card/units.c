@@ -27,7 +27,7 @@ static void put_back(unsigned gpu, uint64_t units, const uint32_t *taken) {
         uint32_t mine = card_self_id();
         elsewhere += !atomic_compare_exchange_strong(&owner[taken[i]], &mine, 0);
     }
-    /* It was away in between, and has others now: which ones is nobody's business, only how many. */
+    /* It was away in between, and has others now: only their number matters. */
     if (elsewhere > 0) put_back_any(gpu, elsewhere);
 }
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import docker
 
 from scheduler import clock, proc
-from scheduler.engines.base import Condition, MountUser, Run, Sighting
+from scheduler.engines.base import Condition, MountUser, Run, Status
 from scheduler.engines.docker.logs import parse_stamp
 from web.spec.reserved import SOCKETS
 
@@ -145,7 +145,7 @@ class Mounted:
             self._deaths[engine_id] = _Death(int(code) if code.isdecimal() else None, at)
         return True
 
-    def ended(self, run: Run, last: Sighting | None) -> Sighting | None:
+    def ended(self, run: Run, last: Status | None) -> Status | None:
         """How it ended, by its event if no later run's hides that; else as far as it was seen before, if it was.
 
         `last`: what was seen of it last.
@@ -156,7 +156,7 @@ class Mounted:
             if last is not None:
                 return replace(last, condition=Condition.ENDED, exit_code=death.exit_code, finished_at=death.at)
             began = began if run.since <= began <= death.at else run.since
-            return Sighting(run.id, run.engine_id, Condition.ENDED, death.exit_code, began, death.at)
+            return Status(run.id, run.engine_id, Condition.ENDED, death.exit_code, began, death.at)
         return replace(last, condition=Condition.ENDED) if last is not None else None
 
     def removed(self, engine_id: str) -> None:

@@ -54,7 +54,7 @@ class Session:
 
 
 @dataclass(eq=False, slots=True)
-class Tenant:
+class LiveContainer:
     """One living container. `quota`: GPU → bytes; the pages of its new processes have their slots in this order."""
 
     id: str
@@ -77,7 +77,7 @@ class Tenant:
     started_at: datetime | None = None
     finished: bool = False  # the engine says that it has ended; its memory may not be back yet
     killed: bool = False
-    called_off: bool = False  # before its start was told of: whatever the engine still sees of it is nobody's business
+    called_off: bool = False  # cancelled before its start was recorded: what the engine still sees of it is ignored
     paused: bool = False  # frozen, as the engine shows
     pausing: bool = False  # a person has asked for it, and it is not done yet
     stuck: bool = False  # a move of it has failed, and is tried again: some of it is stopped, or on no card

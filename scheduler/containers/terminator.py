@@ -18,7 +18,7 @@ from scheduler.card.turns import TurnPlayer
 from scheduler.containers.intents import Intents
 from scheduler.core.events import ContainerKilled
 from scheduler.engines.base import EngineError
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
 from web.errors import Problem
 from web.models import Command
@@ -33,78 +33,78 @@ ENDING = "ending"  # a reason to take no turns
 EXPECTED = (Problem, EngineError, DatabaseError)  # each with a sentence; anything else is a fault of ours
 
 
-class Ender:
+class Terminator:
     def __init__(self, shared: SharedParts, intents: Intents, turns: TurnPlayer) -> None:
         self._engine, self._broker, self._records = shared.engine, shared.broker, shared.store.records
         self._intents, self._turns = intents, turns
         self._wanted: dict[str, asyncio.Task[None]] = {}
 
-    async def end(self, tenant: Tenant, *, reason: str, grace: float = 0.0) -> None:
+    async def end(self, live: LiveContainer, *, reason: str, grace: float = 0.0) -> None:
         """Ends it and waits for that: SIGTERM and up to `grace` seconds first, if that is not 0.
 
         Raises Problem, EngineError or DatabaseError if it has not ended; it goes on being tried.
         """
-        self._mean(tenant, reason, grace)
+        self._mean(live, reason, grace)
         try:
-            await self._attempt(tenant, grace)
+            await self._attempt(live, grace)
         except Exception:
-            self._want(tenant, grace, FIRST_PAUSE)
+            self._want(live, grace, FIRST_PAUSE)
             raise
 
-    def want(self, tenant: Tenant, *, reason: str, grace: float = 0.0) -> None:
+    def want(self, live: LiveContainer, *, reason: str, grace: float = 0.0) -> None:
         """The same without waiting for it. Wanting it again changes nothing."""
-        if tenant.id not in self._wanted and not tenant.finished:
-            self._mean(tenant, reason, grace)
-            self._want(tenant, grace, 0.0)
+        if live.id not in self._wanted and not live.finished:
+            self._mean(live, reason, grace)
+            self._want(live, grace, 0.0)
 
-    def _mean(self, tenant: Tenant, reason: str, grace: float) -> None:
+    def _mean(self, live: LiveContainer, reason: str, grace: float) -> None:
         """In its grace it may want to compute; but an hour of that, again and again, would be a way round the turns."""
-        if not tenant.killed:
-            self._turns.bar(tenant.id, ENDING)
+        if not live.killed:
+            self._turns.bar(live.id, ENDING)
             if grace:
-                asyncio.get_running_loop().call_later(SPARED, partial(self._turns.bar, tenant.id, ENDING, on=False))
-        self._intents.kill(tenant, reason)
+                asyncio.get_running_loop().call_later(SPARED, partial(self._turns.bar, live.id, ENDING, on=False))
+        self._intents.kill(live, reason)
 
-    async def resume(self, tenants: list[Tenant]) -> None:
+    async def resume(self, live_containers: list[LiveContainer]) -> None:
         """After a restart: goes on ending what an earlier scheduler meant to end, but for open kill commands."""
         commands = await self._records.commands()
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.KILL}
-        for tenant in tenants:
-            if tenant.killed and tenant.id not in by_command:
-                self.want(tenant, reason=tenant.reason, grace=GRACE_AFTER_RESTART)
+        for live in live_containers:
+            if live.killed and live.id not in by_command:
+                self.want(live, reason=live.reason, grace=GRACE_AFTER_RESTART)
 
     async def close(self) -> None:
         for task in self._wanted.values():
             task.cancel()
         await asyncio.gather(*self._wanted.values(), return_exceptions=True)
 
-    async def _attempt(self, tenant: Tenant, grace: float) -> None:
+    async def _attempt(self, live: LiveContainer, grace: float) -> None:
         await self._intents.durable()
-        self._broker.tell(ContainerKilled(self._broker.now(), tenant.id))  # its waiting calls are rejected from now on
-        await self._engine.kill(tenant.engine_id, grace=grace)
+        self._broker.tell(ContainerKilled(self._broker.now(), live.id))  # its waiting calls are rejected from now on
+        await self._engine.kill(live.engine_id, grace=grace)
         try:
             async with asyncio.timeout(SEEN_WITHIN):
-                await tenant.end.wait()
+                await live.end.wait()
         except TimeoutError:
             raise Problem("still_running", "It was killed, but the engine still shows it running.", 409) from None
 
-    def _want(self, tenant: Tenant, grace: float, pause: float) -> None:
-        if tenant.id not in self._wanted:
-            task = asyncio.create_task(self._until_ended(tenant, grace, pause), name=f"end {tenant.id}")
-            self._wanted[tenant.id] = task
-            task.add_done_callback(lambda _: self._wanted.pop(tenant.id))
+    def _want(self, live: LiveContainer, grace: float, pause: float) -> None:
+        if live.id not in self._wanted:
+            task = asyncio.create_task(self._until_ended(live, grace, pause), name=f"end {live.id}")
+            self._wanted[live.id] = task
+            task.add_done_callback(lambda _: self._wanted.pop(live.id))
 
-    async def _until_ended(self, tenant: Tenant, grace: float, pause: float) -> None:
+    async def _until_ended(self, live: LiveContainer, grace: float, pause: float) -> None:
         while True:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE) or FIRST_PAUSE
-            if tenant.finished:
+            if live.finished:
                 return
             try:
-                await self._attempt(tenant, grace)
+                await self._attempt(live, grace)
             except EXPECTED as error:
-                log.warning("container %s could not be ended, again in %.0f s: %s", tenant, pause, error)
+                log.warning("container %s could not be ended, again in %.0f s: %s", live, pause, error)
             except Exception:
-                log.exception("container %s could not be ended, again in %.0f s", tenant, pause)
+                log.exception("container %s could not be ended, again in %.0f s", live, pause)
             else:
                 return

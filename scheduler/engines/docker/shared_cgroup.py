@@ -23,7 +23,7 @@ ROOT = Path("/sys/fs/cgroup")
 DRIVERS = ("cgroupfs", "systemd")
 
 
-class Together:
+class SharedCgroup:
     """`total`: bytes. `parent` is what Docker calls the group, `path` what the kernel does."""
 
     def __init__(self, home: Path, info: Mapping[str, Any], total: int, root: Path = ROOT) -> None:
@@ -111,7 +111,11 @@ class Together:
         return None if text == "max" else int(text)
 
 
-def together(home: Path, info: Mapping[str, Any], total: int | None) -> Together | None:
+def shared_cgroup(home: Path, info: Mapping[str, Any], total: int | None) -> SharedCgroup | None:
     """None where this Docker engine lets nobody choose the group, or limits no memory at all (`total` is None)."""
     rootless = any("rootless" in option for option in info.get("SecurityOptions", []))
-    return None if total is None or rootless or info.get("CgroupDriver") not in DRIVERS else Together(home, info, total)
+    return (
+        None
+        if total is None or rootless or info.get("CgroupDriver") not in DRIVERS
+        else SharedCgroup(home, info, total)
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.engines.docker.gpu_access import Additions, Cdi, detect
-from scheduler.engines.outfit import Outfit, keep_text, said_of_memory
+from scheduler.engines.runtime_environment import RuntimeEnvironment, keep_text, said_of_memory
 from scheduler.kubernetes import cdi
 from web.spec.reserved import SHIM
 
@@ -15,15 +15,17 @@ NVIDIAS = ("/etc/cdi", "/var/run/cdi")  # where NVIDIA's own specification may b
 Cards = Mapping[str, tuple[str, int]]  # device → its UUID, and bytes of it
 
 
-class Outfitter:
+class RuntimeEnvironments:
     """`totals`: the memory of each card, by UUID. `access`: how a card reaches a container (GPUSHARE_GPU_ACCESS)."""
 
-    def __init__(self, folder: Path, home: Path, outfit: Outfit, access: str, totals: Mapping[str, int]) -> None:
+    def __init__(
+        self, folder: Path, home: Path, runtime_environment: RuntimeEnvironment, access: str, totals: Mapping[str, int]
+    ) -> None:
         self._specifications = cdi.Specifications(folder)
-        self._shim = outfit.shim
+        self._shim = runtime_environment.shim
         self._totals = totals
         way = "raw" if access == "runtime" else access  # that is Docker's
-        self._access = detect(way, {"CDISpecDirs": NVIDIAS}, outfit.simulation)
+        self._access = detect(way, {"CDISpecDirs": NVIDIAS}, runtime_environment.simulation)
         self._preload = home / "ld.so.preload"
         keep_text(f"{SHIM}\n", self._preload)
 

@@ -21,7 +21,7 @@ class Outfitted(Scene):
     }
 
     def play(self) -> None:
-        with TemporaryDirectory(prefix="outfitted-") as folder:
+        with TemporaryDirectory(prefix="runtime_environments-") as folder:
             self._play(Path(folder))
 
     def _play(self, folder: Path) -> None:

@@ -27,7 +27,7 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True)
-class Outfit:
+class RuntimeEnvironment:
     shim: Path
     simulation: Simulation | None = None
 

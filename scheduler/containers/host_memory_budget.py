@@ -6,21 +6,24 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scheduler.core.admission import size
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from web.errors import Problem
 
 MEMINFO = Path("/proc/meminfo")
 
 
-def require(tenant: Tenant, tenants: Iterable[Tenant], budget: int, left: int | None, *, by_owner: bool) -> None:
+def require(
+    live: LiveContainer, live_containers: Iterable[LiveContainer], budget: int, left: int | None, *, by_owner: bool
+) -> None:
     """Raises Problem with the figures.
 
-    `budget`: bytes that the images of all `tenants` may take together; `left`: what all containers together may still
-    take of host memory, None if there is no such limit. `by_owner`: a person has it moved, not the core for another.
+    `budget`: bytes that the images of all `live_containers` may take together; `left`: what all containers together may
+    still take of host memory, None if there is no such limit. `by_owner`: a person has it moved, not the core for
+    another.
     """
-    tenants = list(tenants)
-    needed = sum(tenant.used(gpu) for gpu in tenant.quota)
-    taken = sum(image(other) for other in tenants)
+    live_containers = list(live_containers)
+    needed = sum(live.used(gpu) for gpu in live.quota)
+    taken = sum(image(other) for other in live_containers)
     if taken + needed > budget:
         raise _too_little(
             f"Its {size(needed)} do not fit into host memory: of the {size(budget)} that may be used "
@@ -34,8 +37,8 @@ def require(tenant: Tenant, tenants: Iterable[Tenant], budget: int, left: int | 
             "(GPUSHARE_HOST_MEMORY)."
         )
     # An owner takes no more than the others still can; who is alone may have all of it, and one may always go.
-    has = sum(image(each) for each in tenants if each.owner == tenant.owner)
-    others = any(each.owner != tenant.owner for each in tenants)
+    has = sum(image(each) for each in live_containers if each.owner == live.owner)
+    others = any(each.owner != live.owner for each in live_containers)
     rest = max(0, budget - taken - needed)
     if by_owner and others and has and has + needed > rest:
         raise _too_little(
@@ -44,10 +47,10 @@ def require(tenant: Tenant, tenants: Iterable[Tenant], budget: int, left: int | 
         )
 
 
-def image(tenant: Tenant) -> int:
+def image(live: LiveContainer) -> int:
     """Bytes of host memory that it takes, or may still take while its memory is being moved."""
-    leases = (lease for session in tenant.sessions.values() for lease in session.leases.values())
-    return sum(lease.granted for lease in leases) if tenant.swap else 0
+    leases = (lease for session in live.sessions.values() for lease in session.leases.values())
+    return sum(lease.granted for lease in leases) if live.swap else 0
 
 
 def available() -> int:

@@ -12,11 +12,11 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
-from scheduler.containers.life import Containers
-from scheduler.engines.base import Condition, EngineAway, EngineError, Sighting
+from scheduler.containers.registry import Containers
+from scheduler.engines.base import Condition, EngineAway, EngineError, Status
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.parts import PERIODS
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store.records import Records
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, query
@@ -48,9 +48,9 @@ async def test_container_that_was_to_go_when_done_goes_at_the_next_look(host: Ho
 async def test_launch_that_a_scheduler_did_and_died_before_it_could_say_so_is_not_done_twice(host: Host) -> None:
     container = await host.launch("workload", "--bytes", "512MiB", "--check", "1MiB", "--hold", "600")
     await host.says(container, "holding")
-    tenant = host.up.broker.tenants[str(container.pk)]
+    live = host.up.broker.live_containers[str(container.pk)]
     assert (await host.command("launch", container)).outcome == "done"
-    assert host.up.broker.tenants[str(container.pk)] is tenant
+    assert host.up.broker.live_containers[str(container.pk)] is live
     assert (await host.command("kill", container)).outcome == "done"
     await host.returned(container)
     assert [event.kind for event in await host.events(container, "started", "ended")] == ["started", "ended"]
@@ -167,12 +167,12 @@ async def test_container_that_ended_under_no_scheduler_has_no_socket_while_its_m
     await host.stop()
 
     async def all_have_ended(containers: Containers) -> None:
-        for tenant in containers.all():
-            containers.seen(Sighting(tenant.id, tenant.engine_id, Condition.ENDED, 1))
+        for live in containers.all():
+            containers.seen(Status(live.id, live.engine_id, Condition.ENDED, 1))
 
     monkeypatch.setattr(Containers, "reconcile", all_have_ended)
     await host.start()
-    assert str(container.pk) in host.up.broker.tenants
+    assert str(container.pk) in host.up.broker.live_containers
     assert list((host.home / "sockets").iterdir()) == []
 
 
@@ -186,10 +186,10 @@ async def test_end_that_could_not_be_taken_in_is_not_lost_and_holds_nobody_up(
     container, other = await host.launch("sleep", "600"), await host.launch("sleep", "600")
     end, failures = Containers._ended, iter(range(times))
 
-    def fails(self: Containers, tenant: Tenant, sighting: Sighting) -> None:
-        if tenant.id == str(container.pk) and next(failures, None) is not None:
+    def fails(self: Containers, live: LiveContainer, status: Status) -> None:
+        if live.id == str(container.pk) and next(failures, None) is not None:
             raise RuntimeError("a fault of ours")
-        end(self, tenant, sighting)
+        end(self, live, status)
 
     monkeypatch.setattr(Containers, "_ended", fails)
     for each in (container, other):

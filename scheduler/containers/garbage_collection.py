@@ -16,7 +16,7 @@ from django.db import DatabaseError
 
 from scheduler import clock
 from scheduler.containers.launch import Launcher
-from scheduler.containers.life import Containers
+from scheduler.containers.registry import Containers
 from scheduler.containers.removal import Removal
 from scheduler.engines.base import EngineAway, EngineError
 from scheduler.store import Store
@@ -25,7 +25,7 @@ from web.logs import ById
 log = logging.getLogger(__name__)
 
 
-class Leftovers:
+class GarbageCollector:
     def __init__(self, containers: Containers, launcher: Launcher, removal: Removal, store: Store) -> None:
         self._containers, self._launcher, self._removal, self._store = containers, launcher, removal, store
 

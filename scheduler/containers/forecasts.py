@@ -12,16 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
+from typing import Any
 
 from django.db import DatabaseError
 
 from scheduler import clock
-from scheduler.containers.foresight import time_limits
-from scheduler.core.forecast import STEPS, GoesOn, outlook
-from scheduler.core.state import State
+from scheduler.containers import placement
+from scheduler.core.forecast import STEPS, GoesOn, forecast, forecasts, next_after
+from scheduler.core.state import Request, State
 from scheduler.sessions.broker import Broker
-from scheduler.sessions.tenants import Tenant
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
+from web.errors import Problem
 from web.models import ExpectedBy
 
 AGAIN = 5.0  # seconds, where nothing has changed but the time
@@ -41,7 +43,7 @@ class Expected:
     by: str = ""
 
 
-class Outlook:
+class Forecasts:
     """`expected`: container → what it waits for, of `queue` as it was when that was found out."""
 
     def __init__(self, broker: Broker, store: Store) -> None:
@@ -69,7 +71,7 @@ class Outlook:
         found = {name: Expected(f"Paused by {by.get(name, 'gpushare')}: resume it.") for name in paused}
         ends, guessed, lasts = self._ends(state)
         spent, seen, begun = 0.0, 0, time.perf_counter()
-        for step in outlook(state, ends, lasts):
+        for step in forecasts(state, ends, lasts):
             if isinstance(step, GoesOn):
                 found.setdefault(step.container, self._expected(step, guessed, by))
                 continue
@@ -86,10 +88,10 @@ class Outlook:
 
     async def _know(self, state: State) -> None:
         """Looks up the earlier runs of everybody on a GPU that somebody waits for, once for each."""
-        tenants = self._broker.tenants
-        self._runs = {id_: runs for id_, runs in self._runs.items() if id_ in tenants}
+        live_containers = self._broker.live_containers
+        self._runs = {id_: runs for id_, runs in self._runs.items() if id_ in live_containers}
         wanted = {name for request in state.waiting for name in state.gpus[request.gpu].members}
-        if new := [name for name in wanted if name in tenants and name not in self._runs]:
+        if new := [name for name in wanted if name in live_containers and name not in self._runs]:
             self._runs.update(await self._store.records.earlier_runs(new))
 
     def _ends(self, state: State) -> tuple[dict[str, float], set[str], dict[str, float]]:
@@ -97,8 +99,8 @@ class Outlook:
         ends, waiting = time_limits(self._broker), {request.container for request in state.waiting}
         guessed, lasts = set[str](), dict[str, float]()
         for name, runs in self._runs.items():
-            tenant = self._broker.tenants.get(name)
-            left = _left(tenant, runs) if tenant else None
+            live = self._broker.live_containers.get(name)
+            left = _left(live, runs) if live else None
             if left is None:
                 continue
             if name in waiting:
@@ -110,7 +112,7 @@ class Outlook:
         return ends, guessed, lasts
 
     def _expected(self, found: GoesOn, guessed: set[str], by: Mapping[str, str]) -> Expected:
-        names = {id_: tenant.name for id_, tenant in self._broker.tenants.items()}
+        names = {id_: live.name for id_, live in self._broker.live_containers.items()}
         who = [names.get(each, "one that has ended") for each in found.after]
         if found.paused and len(found.after) == 1:
             return Expected(f"{who[0]} is paused by {by.get(found.paused[0], 'gpushare')}: resume it.")
@@ -132,14 +134,14 @@ class Outlook:
         return Expected(f"{sentence}, at about {at:%H:%M} UTC: {rests}.", at, ExpectedBy.EARLIER_RUNS)
 
 
-def _left(tenant: Tenant, runs: Sequence[float]) -> float | None:
+def _left(live: LiveContainer, runs: Sequence[float]) -> float | None:
     """Seconds until it ends if it takes as long as the earlier ones; None if there are too few, or it takes longer."""
     if len(runs) < RUNS:
         return None
     ran = 0.0
-    if tenant.started_at is not None:
-        began = tenant.started_at - timedelta(seconds=tenant.clock_ahead)
-        ran = (clock.now() - began).total_seconds() - tenant.suspended_before
+    if live.started_at is not None:
+        began = live.started_at - timedelta(seconds=live.clock_ahead)
+        ran = (clock.now() - began).total_seconds() - live.suspended_before
     left = median(runs) - ran
     return left if left > 0 else max(runs) - ran if max(runs) > ran else None
 
@@ -155,3 +157,53 @@ def _span(seconds: Sequence[float]) -> str:
     if long < 2:
         return f"{min(seconds):.0f} to {max(seconds):.0f} s"
     return f"{short} to {long} min" if short < long else f"{long} min"
+
+
+def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The answer as JSON (`earliest` in seconds from now), and the sentence for people. Raises Problem."""
+    state, quota = broker.state, int(arguments["gpu_memory"])
+    asked: int | list[str] = arguments.get("gpus", 1)
+    gpus = placement.choose(state, asked, quota) if isinstance(asked, int) else asked
+    names = {live.id: live.name for live in broker.live_containers.values()}
+    heads = {gpu: idle(broker, gpu) for gpu in gpus}
+    found = forecast(state, dict.fromkeys(gpus, quota), time_limits(broker), heads, names)
+    if not found.possible:
+        raise Problem("over_capacity", found.explanation, 400, "gpu_memory")
+    # First those in the queue, then those who hold the memory; nobody twice.
+    behind = list(dict.fromkeys((*found.behind, *found.holders)))
+    earliest = None if found.latest is None else max(0.0, found.latest - broker.now())
+    return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": found.explanation}, found.explanation
+
+
+def turn_of(broker: Broker, request: Request) -> str:
+    """Says "Next when train ends.", and by when at the latest if that is known; nothing if no single end is enough."""
+    ends = time_limits(broker)
+    name = next_after(broker.state, request, ends)
+    live = broker.live_containers.get(name) if name else None
+    if live is None:
+        return ""
+    if live.id not in ends:
+        return f"Next when {live.name} ends."
+    latest = clock.now() + timedelta(seconds=ends[live.id] - broker.now())
+    return f"Next when {live.name} ends, at {latest:%H:%M} UTC at the latest."
+
+
+def time_limits(broker: Broker) -> dict[str, float]:
+    """By when time limits end containers, on the state's clock. One that has not started yet has all its time."""
+    now, wall = broker.now(), clock.now()
+    ends = {}
+    for live in broker.live_containers.values():
+        if live.ttl is not None:
+            own = wall + timedelta(seconds=live.clock_ahead)  # as its own clock stands
+            ends[live.id] = now + live.ttl - (own - (live.started_at or own)).total_seconds()
+    return ends
+
+
+def idle(broker: Broker, gpu: str) -> int:
+    """Headroom that a take-back would make free, in bytes. What a guaranteed container gives back stays reserved."""
+    return sum(
+        session.leases[gpu].headroom
+        for live in broker.live_containers.values()
+        if gpu in live.quota and not broker.state.containers[live.id].guaranteed
+        for session in live.sessions.values()
+    )

@@ -12,9 +12,9 @@ import docker
 import pytest
 
 from scheduler.engines import kernel_log
-from scheduler.engines.base import Condition, EngineError, Launch, Sighting
+from scheduler.engines.base import Condition, EngineError, Launch, Status
 from scheduler.engines.docker.engine import DockerEngine
-from scheduler.engines.docker.together import ROOT, Together
+from scheduler.engines.docker.shared_cgroup import ROOT, SharedCgroup
 from tests.engines.conftest import Opener, empty
 from tests.support.eventually import eventually
 
@@ -41,21 +41,21 @@ async def engine(open_engine: Opener, a_launch: Launcher) -> AsyncIterator[Docke
         await empty(opened)
 
 
-def group(engine: DockerEngine) -> Together:
-    assert engine._together is not None
-    return engine._together
+def group(engine: DockerEngine) -> SharedCgroup:
+    assert engine._shared_cgroup is not None
+    return engine._shared_cgroup
 
 
 def folders(name: str) -> list[Path]:
     return [*ROOT.glob(name), *ROOT.glob(f"*/{name}")]
 
 
-async def ended(engine: DockerEngine) -> Sighting:
+async def ended(engine: DockerEngine) -> Status:
     """The next."""
     async with asyncio.timeout(60):
-        async for sighting in engine.changes():
-            if sighting.condition is Condition.ENDED:
-                return sighting
+        async for status in engine.changes():
+            if status.condition is Condition.ENDED:
+                return status
     raise AssertionError("the engine was closed")
 
 
@@ -68,11 +68,11 @@ async def test_the_one_that_is_ended_for_all_says_so_and_the_others_go_on(
     holders = [a_launch("/bin/sh", "-c", HOLDS.format(60), memory=90 * MIB) for _ in range(2)]
     for launch in holders:
         await engine.launch(launch)
-    sighting = await ended(engine)
-    assert sighting.id in {launch.id for launch in holders}
+    status = await ended(engine)
+    assert status.id in {launch.id for launch in holders}
     said = "Out of host memory: all containers together passed the 96 MiB that they may take"
-    assert (sighting.exit_code, sighting.reason.partition(",")[0]) == (137, said)
-    running = {each.id for each in await engine.sightings() if each.condition is Condition.RUNNING}
+    assert (status.exit_code, status.reason.partition(",")[0]) == (137, said)
+    running = {each.id for each in await engine.statuses() if each.condition is Condition.RUNNING}
     assert len(running) == 2
     # Docker may take it for one that has passed its limit too, since all of a group are told.
     docker_api.kill(bystander.engine_id, "USR1")
@@ -80,7 +80,7 @@ async def test_the_one_that_is_ended_for_all_says_so_and_the_others_go_on(
     own = await engine._watch.look(bystander.engine_id)
     assert own is not None
     assert (own.condition, own.exit_code, own.reason) == (Condition.ENDED, 3, "")
-    assert await engine._watch.look(sighting.engine_id) == sighting
+    assert await engine._watch.look(status.engine_id) == status
 
 
 async def test_one_that_passes_its_own_limit_says_that(engine: DockerEngine, a_launch: Launcher) -> None:
@@ -110,7 +110,7 @@ async def test_a_total_below_what_they_hold_ends_nobody_and_is_told(
     async with open_engine(host_memory=32 * MIB) as restarted:
         assert "may pass the 32 MiB of host memory that are meant for them (GPUSHARE_HOST_MEMORY)" in caplog.text
         assert "Those that run hold 6" in caplog.text
-        assert [each.condition for each in await restarted.sightings()] == [Condition.RUNNING]
+        assert [each.condition for each in await restarted.statuses()] == [Condition.RUNNING]
         await restarted.kill(holder.engine_id)
         await restarted.remove(holder.engine_id)
         await eventually(lambda: group(restarted).hold() == "")
@@ -139,7 +139,7 @@ async def test_more_memory_than_a_container_may_take_is_refused_with_the_figures
         with pytest.raises(EngineError, match=f"100 TiB of host memory is more .* the most is .*{most}") as caught:
             await engine.launch(a_launch("true", memory=100 << 40))
         assert (caught.value.code, caught.value.field, caught.value.status) == ("memory_too_large", "memory", 400)
-        assert await engine.sightings() == []
+        assert await engine.statuses() == []
 
 
 async def test_what_cannot_be_limited_is_told_once(
@@ -158,9 +158,9 @@ async def test_what_cannot_be_limited_is_told_once(
 
 
 @pytest.fixture
-def second_version(tmp_path: Path) -> Together:
+def second_version(tmp_path: Path) -> SharedCgroup:
     """Its files, as the kernel has them when there are containers."""
-    made = Together(tmp_path, {"CgroupDriver": "systemd", "CgroupVersion": "2"}, TOTAL, root=tmp_path)
+    made = SharedCgroup(tmp_path, {"CgroupDriver": "systemd", "CgroupVersion": "2"}, TOTAL, root=tmp_path)
     made._folder.mkdir(parents=True)
     (made._folder / "memory.max").write_text("max\n")
     (made._folder / "memory.current").write_text(f"{70 * MIB}\n")
@@ -168,7 +168,7 @@ def second_version(tmp_path: Path) -> Together:
     return made
 
 
-def test_slice_gets_its_limit_in_the_second_version(second_version: Together) -> None:
+def test_slice_gets_its_limit_in_the_second_version(second_version: SharedCgroup) -> None:
     assert second_version.path == f"/gpushare.slice/{second_version.parent}"
     assert second_version.left() is None
     assert second_version.hold() == ""
@@ -176,18 +176,18 @@ def test_slice_gets_its_limit_in_the_second_version(second_version: Together) ->
     assert second_version.left() == TOTAL - 49 * MIB
 
 
-def test_nothing_is_lowered_below_what_is_held_in_the_second_version(second_version: Together) -> None:
+def test_nothing_is_lowered_below_what_is_held_in_the_second_version(second_version: SharedCgroup) -> None:
     (second_version._folder / "memory.current").write_text(f"{200 * MIB}\n")
     assert second_version.hold() == "Those that run hold 179 MiB already."
     assert (second_version._folder / "memory.max").read_text() == "max\n"
 
 
 def test_group_that_gets_no_limit_of_memory_says_where_that_is_switched_on(tmp_path: Path) -> None:
-    made = Together(tmp_path, {"CgroupDriver": "cgroupfs", "CgroupVersion": "2"}, TOTAL, root=tmp_path)
+    made = SharedCgroup(tmp_path, {"CgroupDriver": "cgroupfs", "CgroupVersion": "2"}, TOTAL, root=tmp_path)
     assert made.hold() == f"{tmp_path}/cgroup.subtree_control lets no group below have a limit of memory."
 
 
 def test_slice_is_made_by_systemd_alone(tmp_path: Path) -> None:
-    made = Together(tmp_path, {"CgroupDriver": "systemd", "CgroupVersion": "2"}, TOTAL, root=tmp_path)
+    made = SharedCgroup(tmp_path, {"CgroupDriver": "systemd", "CgroupVersion": "2"}, TOTAL, root=tmp_path)
     assert made.hold() == ""
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ MESSAGES_A_SECOND = 2000  # of a container; most programs ask some ten times a s
 MESSAGE = SLICE / 8  # seconds that one may take; so that a container has half the loop at most
 
 
-class Rota:
+class FairQueue:
     """`a_second`: messages of one container."""
 
     def __init__(self, a_second: float = MESSAGES_A_SECOND, clock: Callable[[], float] = clock.monotonic) -> None:

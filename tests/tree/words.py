@@ -1,0 +1,88 @@
+"""Names and phrases that this project has given up, each with the one that is used now.
+
+They are looked for in the code, the pages and the documents, in whatever way a text is broken into lines. Logs of
+measurements (`results/`) keep the words of their day.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+READ = ("*.py", "*.c", "*.h", "*.html", "*.js", "*.md", "*.toml")
+HERE = ("tests/tree/words.py", "tests/tree/test_tree.py")
+
+# name → what it is called now
+NAMES = {
+    "Tenant": "LiveContainer",
+    "Rota": "FairQueue",
+    "Outfit": "RuntimeEnvironment",
+    "Sighting": "Status",
+    "untold": "drain",
+    "Ender": "Terminator",
+    "GiveWay": "Preempt",
+    "WantedBack": "SwapInRequested",
+    "Stirred": "ActivityDetected",
+    "foresight": "forecasts",
+    "strangers.py": "foreign_processes.py",
+}
+
+# phrase → how it is said now
+PHRASES = {
+    "its last word": "The data below is old.",
+    "outside us": "used by other programs",
+    "idle headroom of": "reserved, not yet used",
+    "Take no part in the turns": "Do not share compute time",
+    "takes no part in the turns of computing": "does not share compute time",
+    "takes the keyboard out": "leaves the terminal",
+    "That is not here": "Page not found",
+    "The server failed at this": "Server error",
+    "Not by this name": "This host name is not allowed",
+    "computes nothing and holds": "is idle and holds",
+    "waiting for each other for ever": "could deadlock",
+    "It starts once its whole quota": "Starts when … is free",
+    "Nobody here has failed": "Waiting programs have not failed.",
+    "together worth most": "Balances request size, waiting time, priority and each owner's use.",
+    "is served, by lot": "A random choice among the requests that fit.",
+    "Where it would stand now": "Where it would run",
+    "when it will fit cannot be known": "no estimate",
+    "Begin it again": "Restart policy",
+    "Tell me when it": "Notify me when",
+    "Empty: one is made up": "Leave empty for a random name",
+    "Most of a GPU's time": "GPU time limit (%)",
+    "Switch the account off": "Disable the account",
+    "Take it away": "Remove the allowance",
+    "Nothing chosen: all of them": "None ticked: all GPUs, new ones included",
+    "What people did, and tried to do": "Activity",
+    "Name of what it was done to": "Target",
+    "VRAM that others wait for": "Memory that one person holds is not free for others.",
+    "do not fit together": "Wrong name or password.",
+    "what comes in here is none": "Input is not a terminal.",
+    "where several compute": "under contention",
+    "who computes nothing is passed over": "idle containers are skipped",
+    "wait for ever, or crash": "deadlock or crash",
+    "taken in whatever case": "unique regardless of case",
+    "a right to keep well": "Guard this token carefully",
+    "nobody was told no": "no rejection was delivered",
+    "is nobody's business": "say what is ignored, and why",
+    "neither here nor there": "say both places",
+}
+
+
+def given_up(root: Path) -> Iterator[str]:
+    """A line for each name or phrase that is still there: file, what, and what it is now."""
+    named = re.compile("|".join(rf"\b{re.escape(each)}\b" for each in NAMES))
+    phrased = re.compile("|".join(re.escape(each) for each in PHRASES))
+    listed = subprocess.run(["git", "ls-files", "--", *READ], cwd=root, check=False, stdout=subprocess.PIPE, text=True)
+    for name in listed.stdout.splitlines():
+        path = root / name
+        if name in HERE or "/results/" in name or not path.is_file():
+            continue
+        # Comment signs, quotation marks of strings in parts, and line ends are no part of a sentence.
+        text = re.sub(r'["\s]*\n[\s#*/"]*', " ", path.read_text(errors="replace"))
+        for found in dict.fromkeys(named.findall(text)):
+            yield f"{name}: {found} is {NAMES[found]} now"
+        for found in dict.fromkeys(phrased.findall(text)):
+            yield f'{name}: "{found}" is said so now: {PHRASES[found]}'
