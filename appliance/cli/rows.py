@@ -31,8 +31,8 @@ def container_rows(containers: Sequence[Json], now: datetime) -> tuple[tuple[str
     """Heads and rows: with the namespace where any is of a Kubernetes cluster, and the node where there are several."""
     heads: tuple[str, ...] = CONTAINER_HEADS
     rows: list[tuple[str, ...]] = [container_row(each, now) for each in containers]
-    further = {"NAMESPACE": any(each["namespace"] for each in containers)}
-    further["NODE"] = any(each["node_reason"] for each in containers) or len(_nodes(containers)) > 1
+    further = {"NAMESPACE": any(each.get("namespace") for each in containers)}
+    further["NODE"] = any(each.get("node_reason") for each in containers) or len(_nodes(containers)) > 1
     for head in [head for head, shown in further.items() if shown]:
         heads = (*heads, head)
         rows = [(*row, each.get(head.lower()) or "-") for row, each in zip(rows, containers, strict=True)]
@@ -40,7 +40,7 @@ def container_rows(containers: Sequence[Json], now: datetime) -> tuple[tuple[str
 
 
 def _nodes(containers: Sequence[Json]) -> set[str]:
-    return {each["node"] or "" for each in containers}
+    return {each.get("node") or "" for each in containers}
 
 
 def state_words(container: Json, now: datetime) -> str:
@@ -53,7 +53,7 @@ def state_words(container: Json, now: datetime) -> str:
         return f"running, {int(_share(container, now) + 0.5)} % in turns"  # halves up, as the pages have it
     if state == "running" and container["idle_since"]:
         return f"running, idle {age(container['idle_since'], now)}"
-    if container["not_restored"]:
+    if container.get("not_restored"):
         return f"{state}, cannot come back"
     if state == "swapped" and container["gave_way"]:
         return f"swapped, gave way to {container['gave_way_to']}"
@@ -78,7 +78,7 @@ QUEUE_HEADS = (">#", "NAME", "OWNER", ">NEEDS", "SINCE", "WHY")
 def queue_row(entry: Json, now: datetime) -> tuple[str, ...]:
     since = entry["since"]
     when = f"{clock(since, now)} ({age(since, now)})"
-    needs = "a node" if entry["waits_for"] == "node" else size(entry["bytes"])
+    needs = "a node" if entry.get("waits_for") == "node" else size(entry["bytes"])
     return (str(entry["position"] or "-"), entry["name"], entry["owner"], needs, when, entry["reason"])
 
 

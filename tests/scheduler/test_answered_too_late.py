@@ -100,7 +100,7 @@ async def test_launch_keeps_its_socket_until_its_refusal_is_written(host: Host) 
     """Else its program ended for want of it, and the next scheduler told that it had failed."""
     tried = asyncio.Event()
 
-    async def lost(_: object) -> None:
+    async def lost(*_: object) -> None:
         return
 
     async def full() -> None:

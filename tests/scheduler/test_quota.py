@@ -6,6 +6,7 @@ import asyncio
 import os
 
 from scheduler.sessions import lease_pages
+from scheduler.sessions.live_containers import program_of
 from shim.binding import Code, Frame, LeasePage, Type
 from tests.support.eventually import eventually
 from tests.support.host import GIB, MIB, Host
@@ -74,6 +75,9 @@ async def test_page_of_an_earlier_scheduler_brings_no_headroom_and_no_more_than_
     page[0].grant(3 * GIB)
     page[0].accept(3 * GIB)
     page[0].extend(512 * MIB)
+    program = program_of(os.getpid())
+    assert program is not None
+    host.up.grants.note(os.getpid(), program.started, gpu)(3 * GIB)
     raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
     assert lease_pages.inode(await asyncio.to_thread(raw.hello)) == lease_pages.inode(page)
     assert page[0].headroom == 0

@@ -2,6 +2,7 @@
 
 import json
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 from django.db import OperationalError, connection
@@ -81,7 +82,7 @@ def test_a_database_that_refuses_is_503(client, monkeypatch):
         raise OperationalError("database is locked")
 
     monkeypatch.setattr(containers.Containers, "get_queryset", locked)
-    answer = client.get("/api/v1/containers/")
+    answer = client.get(f"/api/v1/containers/{uuid4()}/")
     assert error_of(answer) == (503, "database_away")
     assert "locked" not in json.dumps(answer.json())
     assert answer["Retry-After"]
@@ -149,7 +150,7 @@ def test_a_bug_is_500_by_the_contract_and_logged(client, monkeypatch, caplog):
 
     monkeypatch.setattr(containers.Containers, "get_queryset", broken)
     client.raise_request_exception = False
-    answer = client.get("/api/v1/containers/")
+    answer = client.get(f"/api/v1/containers/{uuid4()}/")
     assert error_of(answer) == (500, "internal_error")
     assert "secret detail" not in answer.content.decode()
     assert "secret detail" in caplog.text

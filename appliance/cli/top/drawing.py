@@ -84,7 +84,7 @@ def _detail(model: Model) -> Line:
     if not found:
         return []
     it = found[model.marked()]
-    told = (f"{it['name']} of {it['owner']}", it["id"][:8], it["image"], it["namespace"])
+    told = (f"{it['name']} of {it['owner']}", it["id"][:8], it["image"], it.get("namespace"))
     return [(printable("  ".join(filter(None, told))), "dim")]
 
 
