@@ -228,7 +228,8 @@ class Journal:
 
     def _set(self, column: str, row: Row, fields: Fields | None) -> None:
         self._file.execute(
-            f"INSERT INTO row (key, {column}) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET {column} = excluded.{column}",
+            f"INSERT INTO row (key, {column}) VALUES (?, ?) "
+            f"ON CONFLICT (key) DO UPDATE SET {column} = excluded.{column}",
             (_key(row), _text(fields) if fields else None),
         )
 
