@@ -28,8 +28,8 @@ PLAYS = (
     "everyday", "away", "refused", "swapped", "waits", "failing", "unmoved", "given", "awaited", "cut", "stirs",
     "turns", "stuck", "unnamed",
 )  # fmt: skip
-# rude.py, turning.py: the image for Docker has no Python
-ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("runtime_environments",)}
+# misbehaving_programs.py, turning.py: the image for Docker has no Python
+ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("environments",)}
 DATABASES_PLAYS = {"sqlite": (), "postgres": ("kept", "aside")}  # kept.py: a file of this host is not away
 TOGETHER_PLAYS = {("process", "postgres"): ("handed",)}  # handed.py: two schedulers, whose containers are processes
 TURNS = ("turns", "stuck", "asking")

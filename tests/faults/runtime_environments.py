@@ -10,7 +10,7 @@ from tests.faults.scene import Scene
 from web.models import Container
 
 
-class Outfitted(Scene):
+class Environments(Scene):
     expected = {
         "folders": (("exited", (0,), "", _LIFE, 1),),
         "typed": (_BY_HAND,),
@@ -21,7 +21,7 @@ class Outfitted(Scene):
     }
 
     def play(self) -> None:
-        with TemporaryDirectory(prefix="runtime_environments-") as folder:
+        with TemporaryDirectory(prefix="environments-") as folder:
             self._play(Path(folder))
 
     def _play(self, folder: Path) -> None:

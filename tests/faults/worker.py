@@ -178,14 +178,25 @@ def _scene(world: World, name: str) -> Scene:
         failing,
         handed,
         kept,
+        misbehaving_programs,
         plays,
         quotas,
-        rude,
         runtime_environments,
         turning,
     )
 
-    modules = awaited, broken_off, failing, handed, kept, runtime_environments, plays, quotas, rude, turning
+    modules = (
+        awaited,
+        broken_off,
+        failing,
+        handed,
+        kept,
+        runtime_environments,
+        plays,
+        quotas,
+        misbehaving_programs,
+        turning,
+    )
     (play,) = (getattr(module, name.capitalize()) for module in modules if hasattr(module, name.capitalize()))
     scene: Scene = play(world)
     return scene

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scheduler.test_leftovers import engine_has, is_removed
+from tests.scheduler.test_garbage_collection import engine_has, is_removed
 from tests.support.host import Host, query
 from web.models import Container
 
