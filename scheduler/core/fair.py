@@ -16,6 +16,7 @@ Nothing is meant for who is not completable: its whole claim is not to be had, a
 **The bound.** Call r *due* once it has waited PATIENCE / 2^(priority/25) seconds. Among due calls the first is
 the one that became due first; call it the head. While the head waits, these alone are granted anything on the
 GPUs of its container: containers that hold memory already, and newcomers that fit beside it (`_leaves_room`).
+A newcomer with several GPUs is judged beside the head of each, wherever its first call is: it holds memory then.
 *Claim: the head is granted at the latest when all containers that held memory there when it became the head have
 ended* (or freed what they held). Proof: a newcomer is let in only if it, and all other holders that would fit
 beside the head, fit with their whole quotas beside the head's whole quota. By induction that stays true of all
@@ -28,7 +29,7 @@ helped by waiting (not completable) blocks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from scheduler.core import packing, safety
 from scheduler.core.packing import Item
@@ -90,8 +91,12 @@ def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Reques
     meant = Meant(state, sure)
     alone = len(waiting) == 1 and not meant[gpu]
     starting: Sequence[Request] = [r for r in able if alone or _starts(state, r, sure, meant)]
-    if first := head(state, gpu):
-        starting = beside(state, first, starting, sure)
+    heads: dict[str, Request | None] = {}
+    for card in (card for r in starting for card in state.containers[r.container].quota):
+        if card not in heads:
+            heads[card] = head(state, card)
+    if any(heads.values()):
+        starting = [r for r in starting if _may_go_first(state, r, heads, sure)]
     if len(starting) < 2:
         return starting
     holdings = _holdings(state, gpu)
@@ -170,16 +175,21 @@ def head(state: State, gpu: str) -> Request | None:
 
 def beside(state: State, head: Request, ranked: Sequence[Request], sure: Sure) -> list[Request]:
     """Those of `ranked` that may go before `head`: holders, and newcomers that cannot delay it."""
-    waits_for = state.containers[head.container]
-    if waits_for.id not in sure:
-        return list(ranked)
-    return [
-        request
-        for request in ranked
-        if request.container == waits_for.id
-        or safety.holds(newcomer := state.containers[request.container])
-        or _leaves_room(state, waits_for, newcomer)
-    ]
+    heads = dict.fromkeys(state.gpus, head)
+    return [request for request in ranked if _may_go_first(state, request, heads, sure)]
+
+
+def _may_go_first(state: State, request: Request, heads: Mapping[str, Request | None], sure: Sure) -> bool:
+    """Whether it may be granted before the heads of its container's GPUs: a holder, or a newcomer that cannot delay
+    them. Whoever holds memory on one GPU is a holder on the others, too, so all of them count."""
+    newcomer = state.containers[request.container]
+    if safety.holds(newcomer):
+        return True
+    firsts = {first.container for gpu in newcomer.quota if (first := heads[gpu])}
+    return all(
+        name == newcomer.id or name not in sure or _leaves_room(state, state.containers[name], newcomer)
+        for name in firsts
+    )
 
 
 def _leaves_room(state: State, head: Container, newcomer: Container) -> bool:

@@ -182,6 +182,8 @@ class Step:
             began = replace(after.containers[request.container], began=self.state.now)
             after = changes.put_container(after, began)
             self.touched.update(began.quota.keys() - {request.gpu})  # it holds now: its other calls are to be tried
+        if request.suspended:
+            self.touched.add(request.gpu)  # calls for linked GPUs may have queued behind it
         self.state = replace(changes.without(after, request), grants=after.grants + 1)
         waited = self._end_wait(request)
         if request.back:

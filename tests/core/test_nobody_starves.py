@@ -104,3 +104,23 @@ class Host(RuleBasedStateMachine):
 
 
 TestHost = Host.TestCase
+
+
+def test_newcomer_with_two_gpus_does_not_pass_the_head_of_the_one_that_it_asks_last():
+    world = World("fair")
+    for gpu in GPUS:
+        world.do(GpuSeen(0.0, gpu, CAPACITY))
+    wishes = {"holds": {"g0": 1}, "waits": {"g0": CAPACITY}, "comes": {"g1": 1, "g0": 1}}
+    for serial, (name, quota) in enumerate(wishes.items(), 1):
+        now = 2 * fair.PATIENCE if name == "comes" else 0.0
+        world.do(Ticked(now))
+        world.do(ContainerAdded(now, name, quota))
+        world.do(SessionOpened(now, serial, name))
+        world.processes[serial] = Process(name)
+        first = next(iter(quota))
+        world.need(serial, serial, first, quota[first], now)
+    assert not world.state.containers["comes"].leased, "on g0 it would be a holder, and be granted before who waits"
+    del world.processes[1]
+    world.do(ContainerEnded(2 * fair.PATIENCE, "holds"))
+    assert world.state.containers["waits"].leased == {"g0": CAPACITY}
+    assert world.state.containers["comes"].leased == {"g1": 1}, "nobody is before it on g1 any more"
