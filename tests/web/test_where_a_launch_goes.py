@@ -112,6 +112,18 @@ def test_soonest_knows_the_idle_who_gives_way_and_time_limits(ada, nodes, settin
     assert launched(ada, gpu_memory=4 * GIB).node == nodes["b"]
 
 
+def test_soonest_does_not_count_on_an_idle_container_that_is_paused(ada, nodes, settings) -> None:
+    """A paused one is never moved to host memory for others."""
+    settings.GPUSHARE_PLACEMENT = "soonest"
+    Node.objects.filter(name="a").update(drained_at=timezone.now())
+    Gpu.objects.update(free=GIB)
+    started = timezone.now() - timedelta(hours=1)
+    for name, fields in {"b": {"ttl_seconds": 3720}, "c": {"idle_since": started, "paused_at": started}}.items():
+        made = make_container(ada, f"on-{name}", card(nodes[name]), quota=15 * GIB, started_at=started, **fields)
+        made.claims.update(granted=15 * GIB, used=15 * GIB)
+    assert launched(ada, gpu_memory=4 * GIB).node == nodes["b"]
+
+
 def test_soonest_counts_what_was_launched_a_moment_ago_as_taken(ada, nodes, settings) -> None:
     settings.GPUSHARE_PLACEMENT = "soonest"
     Node.objects.filter(name="c").update(drained_at=timezone.now())

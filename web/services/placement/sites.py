@@ -109,9 +109,10 @@ def _soon(nodes: Sequence[Node], cards: Sequence[Gpu]) -> dict[int, tuple[int, l
         size = claim.quota if holder.guaranteed else claim.used
         if not size or holder.swap:
             continue
-        gives_way = (
-            holder.give_way and not holder.cannot_move and not holder.guaranteed and holder.idle_since is not None
-        )
+        stays = (
+            holder.guaranteed or holder.cannot_move or holder.paused_at is not None
+        )  # as core/preemption.py's _may_go
+        gives_way = holder.give_way and holder.idle_since is not None and not stays
         if gives_way and home[claim.gpu_id] in moves:
             holders.append(Holder(holder.name, size, size / rates[home[claim.gpu_id]], idle=True))
         elif (end := _end(holder)) is not None:
