@@ -128,6 +128,8 @@ class Scheduler(Components):
         begun = monotonic()
         await self.plugin.expect()
         await self.take_over.run()
+        if not self.broker.unseen:
+            self.grants.all_noted()
         await self.time_limits.start()
         await self.bypass.start()
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), monotonic() - begun)
@@ -151,6 +153,10 @@ class Scheduler(Components):
         await self.sharing.start()
         await self.swapping.go_on()
 
+    async def _look_again(self) -> None:
+        if await self.take_over.look_again(self.swapping.found_late):
+            self.grants.all_noted()
+
     def _parts(self) -> list[Part]:
         """What runs from now on; how often, PERIODS says (parts.py)."""
         systemd = notify.watchdog()
@@ -163,7 +169,7 @@ class Scheduler(Components):
             Part("plug-in", self.plugin.run),
             *([Part("placer", self.dispatcher.run)] if self.dispatcher else []),
             Part("ended processes", self.reaper.run),
-            Part("processes found late", lambda: self.take_over.look_again(self.swapping.found_late), every=ONCE),
+            Part("processes found late", self._look_again, every=ONCE),
             Part("waits", self.tick),
             Part("waits before", self.broker.waits.stop_expecting, after=RECONNECTING, every=ONCE),
             Part("measurements", self.measure.run),

@@ -93,13 +93,16 @@ class TakeOver:
             log.error("container %s gets no more memory, but can be killed: %s", live, refused.explanation)
             self._containers.keep_stray(live)
 
-    async def look_again(self, found: Found) -> None:
-        """At those that could not be looked at, as this machine was busy, or as they keep us from it."""
+    async def look_again(self, found: Found) -> bool:
+        """At those that could not be looked at, as this machine was busy, or as they keep us from it. Whether all of
+        them have been."""
         unseen, until = self._broker.unseen, clock.monotonic() + UNSEEN_FOR
         while unseen and clock.monotonic() < until:
             await asyncio.sleep(LOOK_SECONDS)
             await self._look(sorted(unseen), found)
+        all_seen = not unseen
         unseen.clear()
+        return all_seen
 
     async def _processes(self) -> None:
         """All of this host that have a page of ours. One that keeps us from looking is not waited for."""

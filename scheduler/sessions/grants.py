@@ -45,12 +45,13 @@ class Grants:
         self._at: dict[Key, int] = {}
         self._free: list[int] = []
         self._was_full = FULL.unpack_from(self._map) != (0,)
+        self._is_full = False
         self._read()
 
     def _read(self) -> None:
         """The figures of the living, of an earlier scheduler; the places of all others are free."""
-        if self._was_full:
-            self._map[:] = bytes(len(self._map))
+        if self._was_full:  # and stays so in the file, until all of the living are noted
+            self._map[FIRST:] = bytes(len(self._map) - FIRST)
         for number, (pid, started, gpu, _) in enumerate(RECORD.iter_unpack(self._map[FIRST:])):
             place = FIRST + number * RECORD.size
             if pid and _lives(pid, started):
@@ -74,12 +75,18 @@ class Grants:
             if not self._free:
                 log.error("more than %d processes and GPUs: the next scheduler will believe their pages", RECORDS)
                 FULL.pack_into(self._map, 0, 1)
+                self._is_full = True
                 return lambda granted: None
             place = self._at[key] = self._free.pop()
             RECORD.pack_into(self._map, place, 0, started, key[2], 0)
             GRANTED.pack_into(self._map, place, pid)  # last: cut off before, the place is free still
         at, view = place + RECORD.size - GRANTED.size, self._map
         return lambda granted: GRANTED.pack_into(view, at, granted)
+
+    def all_noted(self) -> None:
+        """Every living process has been noted, so the next scheduler may rest on the file."""
+        if not self._is_full:
+            FULL.pack_into(self._map, 0, 0)
 
     def forget(self, pid: int, started: int, gpus: Iterable[str]) -> None:
         for gpu in gpus:

@@ -263,13 +263,15 @@ class AsyncJournal:
         except sqlite3.Error as error:
             raise OperationalError(f"{NAME} in GPUSHARE_HOME: {error}") from error
 
-    async def note(self, call: Callable[..., None], *arguments: Any) -> None:
-        """The same of what the database has already. Raises nothing: it is learnt again later."""
+    async def note(self, call: Callable[..., None], *arguments: Any) -> bool:
+        """The same of what the database has already. False if it failed: that is learnt again later."""
         try:
             await self.ask(call, *arguments)
         except OperationalError as error:
             log.warning("what this host has to know without the database is not kept now: %s", error)
             self.missed = True
+            return False
+        return True
 
     async def close(self) -> None:
         await self.ask(Journal.close)

@@ -178,7 +178,10 @@ class WriteBehind:
             self._last.setdefault(row, {}).update(fields)
         if self.journal:
             synced = self._sent < self._kept
-            await self.journal.note(Journal.promise, node_snapshot.of_container(container), claims, synced)
+            noted = await self.journal.note(Journal.promise, node_snapshot.of_container(container), claims, synced)
+            if synced and not noted:  # the journal may hold an older quota until a write of this one is noted
+                for row, fields in claims.items():
+                    self.with_the_next(row, **fields)
 
     # ---- writing ----
 
@@ -311,16 +314,29 @@ class WriteBehind:
         if self._samples:
             self._dirty.set()
         settled = {
-            row: {name: value for name, value in fields.items() if self._rows[row].fields[name] == value}
+            row: {name: value for name, value in fields.items() if unsent.fields.get(name, ...) == value}
             for row, fields in rows.items()
+            if (unsent := self._rows.get(row))
         }
         for row, fields in settled.items():
             self._take_out(row, fields)
         if self.journal:
-            there = settled if number < self._kept else rows  # kept meanwhile, newer values are there
-            await self.journal.note(Journal.sent, number, there, events, self._sent < self._kept)
+            there, synced = settled if number < self._kept else rows, self._sent < self._kept
+            if not await self.journal.note(Journal.sent, number, there, events, synced) and synced:
+                # It may hold older values, which the next scheduler would write over these: they are written and noted
+                # once more.
+                self._put_back(settled)
+                return
         self._sent = number
         await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
+
+    def _put_back(self, rows: Rows) -> None:
+        """To be written again, but for what was told anew meanwhile."""
+        for row, fields in rows.items():
+            anew = unsent.fields if (unsent := self._rows.get(row)) else {}
+            if again := {name: value for name, value in fields.items() if name not in anew}:
+                self.with_the_next(row, **again)
+        self._dirty.set()
 
     async def _write(self, rows: Rows, events: list[Numbered], samples: list[UsageSample]) -> None:
         """Where the database will never take something of it, it is written in parts, without that: a row without a
@@ -411,7 +427,9 @@ def _not_written(samples: list[UsageSample]) -> list[UsageSample]:
     tried = [each.pk for each in samples if each.pk]
     found = UsageSample.objects.filter(pk__in=tried).values_list("pk", "gpu", "container", "at") if tried else ()
     there = set(found)
-    return [each for each in samples if (each.pk, each.gpu_id, each.container_id, each.at) not in there]
+    # A sample that is told has its container's key as text.
+    keys = [each.container_id and UUID(str(each.container_id)) for each in samples]
+    return [each for each, key in zip(samples, keys, strict=True) if (each.pk, each.gpu_id, key, each.at) not in there]
 
 
 # A scheduler that starts without the database knows of its containers what this host knew (node_snapshot.py). That is

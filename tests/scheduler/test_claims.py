@@ -69,6 +69,12 @@ def test_more_than_there_is_room_for_are_believed_by_the_next(tmp_path: Path, mo
     for gpu in ("GPU-01", "GPU-02"):
         first.note(ME, started, gpu)(1)
     assert Grants(tmp_path / "grants").before(ME, started, "GPU-02") is None
+    # A scheduler that is killed in its take-over has noted nobody either.
+    third = Grants(tmp_path / "grants")
+    assert third.before(ME, started, "GPU-02") is None
+    third.note(ME, started, "GPU-02")(5)
+    third.all_noted()
+    assert Grants(tmp_path / "grants").before(ME, started, "GPU-02") == 5
 
 
 def _started() -> int:

@@ -144,11 +144,12 @@ async def test_samples_that_were_written_are_not_written_again(host: Host, monke
     (gpu,) = host.up.gpus.cards
     at = timezone.now()
     mine = UsageSample.objects.filter(at=at).values_list
-    host.up.store.sample(None, gpu, at, used=1, peak=1)
+    id_ = str((await host.launch("sleep", "600")).pk)
+    host.up.store.sample(id_, gpu, at, used=1, peak=1)
     unanswered(monkeypatch, write_behind, "_write", lambda _, __, samples, *___: any(it.at == at for it in samples))
     with contextlib.suppress(OperationalError):  # or whoever flushes beside this test has it
         await host.up.store.flush()
-    host.up.store.sample(None, gpu, at, used=2, peak=2)
+    host.up.store.sample(id_, gpu, at, used=2, peak=2)
     while len(rows := await query(lambda: list(mine("used", flat=True)))) < 2:
         with contextlib.suppress(OperationalError):
             await host.up.store.flush()

@@ -83,6 +83,38 @@ async def test_value_that_was_kept_is_not_written_over_a_newer_one(
     await again.close()
 
 
+async def test_value_whose_note_failed_is_not_written_over_a_newer_one(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal did not hear that the database had the first one; then the scheduler was killed."""
+    store, id_ = opened(), str(container.pk)
+    await store.open({}, {})
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(write_behind, "_write", _away)
+        store.container(id_, reason="the first")
+        with pytest.raises(OperationalError):
+            await store.flush()
+    assert store.journal is not None
+    ask, failed = store.journal.ask, []
+
+    async def full(call: Any, *arguments: Any) -> Any:
+        if call is Journal.sent and not failed:
+            failed.append(call)
+            raise OperationalError("disk is full")
+        return await ask(call, *arguments)
+
+    monkeypatch.setattr(store.journal, "ask", full)
+    await store.flush()
+    assert failed
+    store.container(id_, reason="the second")
+    await store.flush()
+    await _let_go(store)
+    again = opened()
+    await again.open({}, {})
+    assert (await query(Container.objects.get, pk=container.pk)).reason == "the second"
+    await again.close()
+
+
 async def test_end_that_comes_while_something_else_is_being_kept_is_not_forgotten_before_it_is_kept(
     opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:

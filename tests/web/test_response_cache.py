@@ -235,3 +235,47 @@ def test_so_many_answers_are_kept(db, monkeypatch):
     for key in (1, 2, 1, 3):
         cached(key, lambda: "made")
     assert list(response_cache._entries) == [1, 3]
+
+
+def test_what_is_too_large_to_be_kept_is_made_for_each_reader(db):
+    made: list[int] = []
+
+    def make() -> int:
+        made.append(1)
+        return len(made)
+
+    assert [cached("large", make, lambda value: False) for _ in range(3)] == [1, 2, 3]
+
+
+def test_those_who_wait_for_a_read_that_fails_fail_with_it(db, monkeypatch):
+    going, reads, failed, asked = threading.Event(), [], [], []
+    entry_of = response_cache._entry
+
+    def counted(key: str) -> response_cache.Entry:
+        asked.append(key)
+        return entry_of(key)
+
+    monkeypatch.setattr(response_cache, "_entry", counted)
+
+    def broken() -> int:
+        reads.append(1)
+        assert going.wait(60)
+        raise ZeroDivisionError
+
+    def ask() -> None:
+        try:
+            cached("failing for all", broken)
+        except ZeroDivisionError as error:
+            failed.append(error)
+        finally:
+            connection.close()
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    until(lambda: len(asked) == 4 and reads)
+    going.set()
+    for asker in askers:
+        asker.join()
+    assert len(failed) == 4
+    assert len(reads) <= 2, "one that read, and one for those who came while it did"

@@ -33,14 +33,17 @@ class Entry:
     def __init__(self) -> None:
         self.lock = threading.Lock()  # held by the one thread that makes the answer
         self.made = Made(None, 0.0, None)
+        self.failed: tuple[float, Exception] | None = None  # when the last read that failed began, and how
 
 
 _entries: OrderedDict[Hashable, Entry] = OrderedDict()
 _lock = threading.Lock()
 
 
-def cached(key: Hashable, make: Callable[[], T]) -> T:
+def cached(key: Hashable, make: Callable[[], T], keep: Callable[[T], bool] = lambda value: True) -> T:
     """What `make` returned for the database as it is now, or returns. Do not change it: other readers get it too.
+
+    `keep` says whether a value is small enough to be kept. Readers who wait for a read that fails fail with it.
 
     Readers who ask while another thread makes the answer wait for the next one, since the database may have changed
     after that thread began; one of them makes it for all.
@@ -53,10 +56,18 @@ def cached(key: Hashable, make: Callable[[], T]) -> T:
     if made.version != version:
         with entry.lock:
             made = entry.made
+            if entry.failed and entry.failed[0] >= asked:
+                raise entry.failed[1]
             if made.version != version and made.began < asked:
                 # The version first: an answer may hold later changes than its version says, and never lacks any.
                 began, version = time.monotonic(), database_version()
-                made = entry.made = Made(version, began, make())
+                try:
+                    made = Made(version, began, make())
+                except Exception as error:
+                    entry.failed = began, error
+                    raise
+                if keep(made.value):
+                    entry.made = made
     return cast(T, made.value)
 
 

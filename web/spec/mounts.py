@@ -15,6 +15,7 @@ from web.errors import Problem, invalid
 from web.spec.reserved import covered_by, kernels_own
 
 _NAMED = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,62}")
+LONGEST_VOLUME = 4400  # characters: a name, a path of the kernel and the mode
 _PORT = re.compile(r"(\d{1,5}):(\d{1,5})(?:/(tcp|udp))?", re.ASCII)
 
 
@@ -53,6 +54,8 @@ def parse_volume(text: str) -> Volume:
 
 def check_volume(text: str) -> str:
     """A volume in one normal form, with the mode always there."""
+    if len(text) > LONGEST_VOLUME:
+        raise serializers.ValidationError(f"This is longer than {LONGEST_VOLUME} characters.")
     try:
         return str(parse_volume(text))
     except Problem as problem:

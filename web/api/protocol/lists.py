@@ -14,6 +14,7 @@ from web.api.rows import Kind
 from web.http.response_cache import cached
 
 LARGEST = 100  # rows of a page that is cached, as many as are usual
+LARGEST_BYTES = 1 << 18  # of its rows: a row is as long as its owner made it
 
 
 class Row(NamedTuple):
@@ -43,9 +44,13 @@ def list_response(
     # Links to other pages name all of these.
     key = request.scheme, request.get_host(), request.get_full_path()
     small = (view.paginator.get_page_size(request) or 0) <= LARGEST  # type: ignore[union-attr]
-    begin, page = cached(key, make) if small else make()
+    begin, page = cached(key, make, _is_small) if small else make()
     texts = complete(page) if complete else [row.json for row in page]
     return HttpResponse(begin + b"[" + b",".join(texts) + b"]}", "application/json")
+
+
+def _is_small(made: tuple[bytes, list[Row]]) -> bool:
+    return sum(len(row.json) for row in made[1]) <= LARGEST_BYTES
 
 
 def to_json(data: Any) -> bytes:
