@@ -159,7 +159,7 @@ def test_who_waits_for_long_and_who_keeps_them_waiting(running: Running) -> None
     item = running.raised("waiting", '"waits"')
     assert (item["person"], item["container"], item["acts"]) == ("admin", waits["id"], ["first", "kill"])
     assert "holder" in item["message"]  # behind whom
-    idle = running.raised("holding", '"holder" computes nothing')
+    idle = running.raised("holding", '"holder" is idle')
     assert '"waits" waits' in idle["message"]
     running.act(holder, "pause")
     paused = running.raised("holding", '"holder" is paused')
@@ -363,7 +363,7 @@ def test_a_card_that_is_gone(running: Running) -> None:
     here = running.holds("here")
     running.is_in(here, "running")
     restart(running, GPUSHARE_GPUS="sim:1x2GiB")
-    assert running.raised("gpu_gone")["message"].startswith("GPU 0 has gone")
+    assert running.raised("gpu_gone")["message"].startswith("GPU 0 is gone")
     running.act(here, "kill")
     running.cleared("gpu_gone")
 

@@ -107,9 +107,7 @@ def test_a_broken_connection_is_told_and_comes_back_with_what_was_typed_meanwhil
         expect(page.locator(SCREEN)).to_contain_text("ready")
         scheduler.go_away()
         expect(page.locator("#console")).to_have_attribute("data-line", "away")
-        expect(page.locator("#console-status")).to_have_text(
-            "Connection lost. shell goes on, and this comes back by itself."
-        )
+        expect(page.locator("#console-status")).to_have_text("Connection lost. shell keeps running. Reconnecting.")
         _look_at(page, shot, "console-away")
         page.keyboard.type("echo $((6 * 7))\n")
     with keyboards(site.home, "/bin/sh") as _:

@@ -44,7 +44,7 @@ def test_its_life_is_told_in_states_and_in_events(evaluate, open_as):
     for kind in ("accepted", "suspended", "resumed", "rejected", "paused"):
         expect(page.locator(f"#events .event.{kind}").first).to_have_text(kind)
     expect(page.locator("#events")).to_contain_text("would pass the quota of 2 GiB")
-    expect(page.locator('[data-field="waiting"]')).to_contain_text(re.compile("Number 1 in the queue for [1-3] min"))
+    expect(page.locator('[data-field="waiting"]')).to_contain_text(re.compile("1 in the queue, waiting [1-3] min"))
     expect(page.locator('[data-field="waiting"]')).to_contain_text("Next when train-7 ends")
     processes = page.get_by_role("group", name="Processes")
     expect(processes).to_contain_text("4711")

@@ -67,7 +67,7 @@ def test_the_picture_says_whether_it_fits_waits_or_never_will(site, open_as):
     expect(verdict(page, 0)).to_have_text("would wait behind 3; 1 GiB free")
     expect(verdict(page, 1)).to_have_text("fits: 5 GiB free")
     quota(page).fill("6GiB")
-    expect(verdict(page, 0)).to_have_text("never: it can give 5 GiB at the most")
+    expect(verdict(page, 0)).to_have_text("never: the GPU has 5 GiB at most")
     quota(page).fill("plenty")
     expect(verdict(page, 0)).to_have_text("")
     quota(page).fill("512m")

@@ -81,7 +81,7 @@ def test_a_lost_connection_is_told_with_the_age_of_what_is_seen_and_comes_back(s
     page.goto("/")
     expect(page.locator("#connection")).to_have_attribute("data-state", "live")
     line.cut()
-    expect(page.locator("#banner-lost")).to_contain_text("Connection lost. What you see is")
+    expect(page.locator("#banner-lost")).to_contain_text("Connection lost. The data below is")
     made.claims.update(used=0.5 * rows.GIB)
     expect(page.locator("#banner-lost")).to_contain_text(re.compile(r"([3-9]|\d\d) s old"))  # each a second long
     expect(page.locator('[data-field="figures"]')).to_contain_text("102.4 MiB / 1 GiB")

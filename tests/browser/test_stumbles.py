@@ -150,7 +150,9 @@ def test_a_long_reason_to_wait_leaves_the_buttons_of_a_containers_page_on_one_li
         queue_reason=f"{reason}{'a-very-long-name-of-a-training, ' * 4}x have ended.",
     )
     page = open_as("ann", f"/containers/{made.pk}/", size=size)
-    expect(page.locator('[data-field="waiting"]')).to_contain_text(re.compile(r"Number 31 in the queue for \d+ min"))
+    expect(page.locator('[data-field="waiting"]')).to_contain_text(
+        re.compile(r"Place 31 in the queue, waiting \d+ min")
+    )
     shot(page, f"waiting-{size}", whole=False)
     if size == "wide":
         tops = page.locator(".title .act:visible, .title a.button").evaluate_all("all => all.map(b => b.offsetTop)")

@@ -105,9 +105,7 @@ def test_a_newcomer_launches_something_finds_its_output_and_ends_it(opened: Call
         sign_in(page, "newcomer")
     with task("newcomer", "understands what there is"):
         expect(page.locator("#calm")).to_have_text("Nothing needs anybody now.")
-        expect(page.locator(".card .held")).to_contain_text(
-            "5 GiB free + 0 GiB used by other programs = 5 GiB", timeout=SOON
-        )
+        expect(page.locator(".card .held")).to_contain_text("5 GiB free + 0 GiB elsewhere = 5 GiB", timeout=SOON)
         expect(page.locator("#no-queue")).to_contain_text("No container is waiting.")
         expect(page.get_by_role("link", name="Launch the first one")).to_be_visible()
     with task("newcomer", "launches from the form"):
@@ -139,7 +137,7 @@ def test_a_student_sees_why_a_launch_waits_is_served_and_finds_the_wait_in_the_h
         press_launch(page, "thesis")
         in_state(page, "suspended")
     with task("student", "sees why it waits, and for whom"):
-        expect(page.locator('[data-field="waiting"]')).to_contain_text("Number 1 in the queue", timeout=SOON)
+        expect(page.locator('[data-field="waiting"]')).to_contain_text("1 in the queue", timeout=SOON)
         expect(page.locator('[data-field="waiting"]')).to_contain_text("Next when holder ends", timeout=SOON)
     with task("student", "is served once the holder ends"):
         appliance.api("POST", f"containers/{holder['id']}/kill/", {})

@@ -105,7 +105,7 @@ _CATALOGUE: dict[str, str] = {
     "sum_idle": "{size} reserved, not yet used",
     "sum_reserved": "{size} reserved",
     "sum_free": "{size} free",
-    "sum_outside": "{size} used by other programs",
+    "sum_outside": "{size} elsewhere",
     "bar_used": "{name} uses {size}",
     "bar_idle": "{name} has reserved {size} that it does not use yet",
     "bar_unexplained": "{size} not accounted for",
@@ -139,7 +139,7 @@ _CATALOGUE: dict[str, str] = {
     "compute_text_shared": "Containers that compute on it then do so at once, as the driver shares it out: weights and "
     "limits mean nothing there.",
     "compute_yes": "Change it",
-    "waiting": "{place} in the queue, waiting {time}. {reason}",
+    "waiting": "Place {place} in the queue, waiting {time}. {reason}",
     "ended_at": "· ended {time}{ran}{code}",
     "ran_for": " after {time}",
     "ran": "ran {time}",

@@ -107,7 +107,7 @@ function showCard(card, [uuid, gpu]) {
   showLegend(card.querySelector(".legend"), gpu, held, { idle, unexplained, reserved });
 }
 
-/** "4 GiB held + 0.5 GiB free + 0.5 GiB used by other programs = 5 GiB": so much is the card. What may be missing is told if it is there. */
+/** "4 GiB held + 0.5 GiB free + 0.5 GiB elsewhere = 5 GiB": so much is the card. What may be missing is told if it is there. */
 function showSum(line, total, bytes) {
   const told = sum(Object.values(bytes), total);
   const [held, ...others] = Object.keys(bytes)
