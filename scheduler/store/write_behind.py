@@ -320,14 +320,13 @@ class WriteBehind:
         }
         for row, fields in settled.items():
             self._take_out(row, fields)
-        if self.journal:
-            there, synced = settled if number < self._kept else rows, self._sent < self._kept
-            if not await self.journal.note(Journal.sent, number, there, events, synced) and synced:
-                # It may hold older values, which the next scheduler would write over these: they are written and noted
-                # once more.
-                self._put_back(settled)
-                return
-        self._sent = number
+        there, synced = settled if number < self._kept else rows, self._sent < self._kept
+        if self.journal and not await self.journal.note(Journal.sent, number, there, events, synced) and synced:
+            # It may hold older values, which the next scheduler would write over these: they are written and noted once
+            # more.
+            self._put_back(settled)
+        else:
+            self._sent = number
         await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
 
     def _put_back(self, rows: Rows) -> None:

@@ -15,7 +15,6 @@ import pytest
 from django.utils import timezone
 
 from scheduler.containers import takeover
-from scheduler.parts import PERIODS
 from scheduler.sessions import lease_pages
 from scheduler.starting import AlreadyRunning, only_one
 from tests.support.eventually import eventually
@@ -302,6 +301,7 @@ async def test_warning_that_its_time_is_nearly_over_is_told_once(host: Host) -> 
     await host.stop()
     await query(Container.objects.filter(pk=container.pk).update, started_at=began)
     await host.start()
-    await asyncio.sleep(3 * PERIODS["time limits"])  # a warning that does not come
+    for _ in range(3):
+        host.up.time_limits.look()
     await host.up.store.flush()
     assert len(await host.events(container, "warned")) == 1
