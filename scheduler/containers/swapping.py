@@ -93,7 +93,7 @@ class Swapping:
         """
         commands = await self._store.records.commands()
         by_command = {str(command.container_id) for command in commands if command.kind == Command.Kind.PAUSE}
-        for live in [live for live in self._broker.live_containers.values() if live.swap]:
+        for live in [live for live in self._broker.live_containers.values() if live.swap or live.not_restored]:
             live.raised = True
             for session in live.sessions.values():
                 session.stopped = True  # for all that is known
@@ -239,8 +239,8 @@ class Swapping:
         return f"{size(sum(leased.values()))} of GPU memory came free in {clock.monotonic() - begun:.1f} s."
 
     async def _is_out(self, live: LiveContainer) -> None:
-        held, began = sum(live.granted(gpu) for gpu in live.quota), live.swap == Swap.LEAVING
-        since = {"swapped_at": self._store.clocks.now(live.id)} if began else {}
+        held = sum(live.granted(gpu) for gpu in live.quota)
+        since = {} if live.swap == Swap.COMING else {"swapped_at": self._store.clocks.now(live.id)}
         self._store.container(live.id, swapped=held, **since)
         await self._stage(live, Swap.OUT)
         self._broker.swapped_out(live)
@@ -368,9 +368,9 @@ class Swapping:
             live.not_restored = why[:500]
             self._store.container(live.id, not_restored=live.not_restored)
             self._store.event("not_restored", live.id, detail=live.not_restored)
+        live.stuck = live.stuck or bool(live.swap)
+        self._broker.update_paused(live)
         if live.swap:  # it gets nothing until then, and others may be preempted meanwhile
-            live.stuck = True
-            self._broker.update_paused(live)
             stays = inf if live.swap == Swap.LEAVING else STAYS
             self._broker.tell(NotMoved(self._broker.now(), live.id, stays))
         hung, now = error.why is Why.HUNG and bool(error.pid), clock.monotonic()  # else none could be asked

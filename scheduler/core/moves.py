@@ -52,7 +52,6 @@ STEPS: tuple[tuple[Collection[Stage], Mapping[str, bool], Action], ...] = (
     ((Stage.OUT,), {"held": False, "wanted": True}, Action.ASK_BACK),
     ((Stage.OUT,), {}, Action.NOTHING),
     ((Stage.HERE,), {"undone": False}, Action.NOTHING),
-    ((Stage.HERE,), {"given_up": True}, Action.NOTHING),
     (ANY, {"given_up": True, "unseen": True}, Action.WAIT),  # an unseen process may be one of its own
     (ANY, {"given_up": True}, Action.LEND_TO_OTHERS),
     (ANY, {"frozen": True}, Action.WAIT),  # it answers nothing, and others would wait with it

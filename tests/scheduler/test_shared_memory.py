@@ -53,13 +53,15 @@ async def lab(transactional_db: None, settings: Any, tmp_path_factory: pytest.Te
         yield host
 
 
-async def sharer(host: Host, how: str, **fields: object) -> Container:
+async def sharer(host: Host, how: str, *, before: str = "", **fields: object) -> Container:
+    """`before`: a fork that its program begins with."""
     at_once()
-    code = HOLDER.replace('print("holding"', f'{SHARES[how]}\nprint("holding"', 1)
+    code = "import os\n" + before + HOLDER.replace('print("holding"', f'{SHARES[how]}\nprint("holding"', 1)
     words = (sys.executable, "-c", code, str(GIB), str(host.home / "go-on"))
-    environment = {"PYTHONPATH": str(BUILD.parent)}
-    container = await host.launch(*words, gpu_memory=GIB + GIB // 2, gpu_count=2, environment=environment, **fields)
-    await host.says(container, "holding")
+    environment, processes = {"PYTHONPATH": str(BUILD.parent)}, 2 if before else 1
+    quota = processes * (GIB + GIB // 2)
+    container = await host.launch(*words, gpu_memory=quota, gpu_count=2, environment=environment, **fields)
+    await eventually(lambda: host.log(container).count("holding") == processes)
     return container
 
 
@@ -303,6 +305,30 @@ async def test_a_person_can_resume_it_while_the_driver_is_asked(
     assert not live.not_restored
     answers.set()
     await eventually(lambda: live.not_restored)
+    await lab.up.store.flush()
+    assert len(await lab.events(container, "not_restored")) == 2
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_so_it_is_of_a_process_found_after_the_rest_was_brought_back(
+    lab: Host, unknown: None, others: int
+) -> None:
+    """By its row the container is on its GPUs. With others of its processes running there, it stays so."""
+    container = await sharer(lab, "exported", before="os.fork()\n" * others)
+    live = lab.up.broker.live_containers[str(container.pk)]
+    late = next(iter(live.sessions.values()))
+    await lab.up.swapping._card.lock(late.pid, PATIENCE)
+    await lab.up.swapping._card.checkpoint(late.pid, PATIENCE)
+    lab.up.swapping.found_late(live, late)
+    if not others:
+        await is_lost(lab, container)
+        return
+    await eventually(lambda: live.not_restored and not lab.up.swapping._under_way)
+    assert (live.swap, lab.up.broker.state.containers[live.id].paused) == ("", True)
+    await lab.stop()
+    await lab.start()  # where a person can have it tried again, too
+    assert (await lab.command("resume", container)).outcome == "done"
+    await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].not_restored)
     await lab.up.store.flush()
     assert len(await lab.events(container, "not_restored")) == 2
 
