@@ -11,9 +11,6 @@ from dataclasses import dataclass, fields
 
 from django.core.exceptions import ImproperlyConfigured
 
-PREFIX = "GPUSHARE_BUDGET_"
-
-
 @dataclass(frozen=True, slots=True)
 class Budgets:
     """Whole numbers of at least 1."""
@@ -32,15 +29,15 @@ class Budgets:
     consoles_in_all: int = 64  # their output goes through the scheduler's loop
 
 
+NAMES = {f"GPUSHARE_BUDGET_{each.name.upper()}": each.name for each in fields(Budgets)}  # setting → budget
+
+
 def read(environ: Mapping[str, str]) -> Budgets:
-    """Raises ImproperlyConfigured with a sentence for an invalid value or an unknown budget."""
-    known = {PREFIX + each.name.upper(): each.name for each in fields(Budgets)}
+    """Raises ImproperlyConfigured for an invalid value."""
     given: dict[str, int] = {}
-    for name, text in environ.items():
-        if name.startswith(PREFIX) and name not in known:
-            raise ImproperlyConfigured(f"{name} is not a budget. docs/settings.md lists them.")
-        if name in known and text:
+    for setting, name in NAMES.items():
+        if text := environ.get(setting):
             if not text.isdecimal() or int(text) < 1:
-                raise ImproperlyConfigured(f"{name} is {text!r}, which is not a whole number of at least 1.")
-            given[known[name]] = int(text)
+                raise ImproperlyConfigured(f"{setting} is {text!r}, which is not a whole number of at least 1.")
+            given[name] = int(text)
     return Budgets(**given)

@@ -1,9 +1,5 @@
 """Settings for sign-in by LDAP and OIDC. settings.py hands in the environment; nothing set, nothing switched on.
 
-LDAP: GPUSHARE_LDAP_URL, _LDAP_PEOPLE (base), _LDAP_FILTER ("(uid=%(user)s)"), _LDAP_GROUPS (base; groupOfNames),
-_LDAP_BIND_DN, _LDAP_BIND_PASSWORD, _LDAP_STARTTLS=1.
-OIDC: GPUSHARE_OIDC_CLIENT_ID, _OIDC_CLIENT_SECRET, _OIDC_ISSUER, _OIDC_AUTHORIZE_URL, _OIDC_TOKEN_URL,
-_OIDC_USERINFO_URL, _OIDC_JWKS_URL, _OIDC_ALGORITHM (RS256), _OIDC_SCOPES, _OIDC_NAME_CLAIM, _OIDC_GROUPS_CLAIM.
 Both: GPUSHARE_GROUPS, "group-there=group-here …".
 """
 
@@ -14,6 +10,11 @@ from typing import Any
 
 from appliance.environment import switch
 
+# PEOPLE and GROUPS: the bases of searches; the groups are of the class groupOfNames.
+LDAP = ("URL", "PEOPLE", "FILTER", "GROUPS", "BIND_DN", "BIND_PASSWORD", "STARTTLS")
+OIDC = ("CLIENT_ID", "CLIENT_SECRET", "ISSUER", "AUTHORIZE_URL", "TOKEN_URL", "USERINFO_URL", "JWKS_URL", "ALGORITHM",
+        "SCOPES", "NAME_CLAIM", "GROUPS_CLAIM")  # fmt: skip
+SETTINGS = (*(f"GPUSHARE_LDAP_{name}" for name in LDAP), *(f"GPUSHARE_OIDC_{name}" for name in OIDC))
 TIMEOUT = 5  # seconds that a directory may take to answer
 
 

@@ -5,8 +5,10 @@ A variable that is empty is as good as none, whatever it is for.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -15,10 +17,33 @@ from django.core.exceptions import ImproperlyConfigured
 from web.sizes import parse_size
 
 HIGHEST_PORT = 65535
+PREFIX = "GPUSHARE_"
+# Variables of this prefix that are no settings: of the command line, of programs under the shim, of those who develop
+# this; and what the CDI specifications of a card set, or Kubernetes for a service of such a name.
+NO_SETTINGS = re.compile(
+    r"GPUSHARE_(URL|TOKEN|CONFIG|SOCKET|PATIENCE|SIM|MEMORY_LIMIT|MEMORY_FRACTION|STORM|SCREENSHOTS|TEST_DURATIONS|"
+    r"CHECK_SECONDS|CARD_\w+|(\w+_)?SERVICE_(HOST|PORT)(_\w+)?|(\w+_)?PORT(_\d+_(TCP|UDP)(_\w+)?|=\w+://.*))(=.*)?",
+    re.DOTALL,
+)
+
+_settings: set[str] = set()  # that were read, whatever they said
 
 
 def text(name: str, default: str = "") -> str:
+    _settings.add(name)
     return os.environ.get(name) or default
+
+
+def refuse_unknown(*others: str) -> None:
+    """After all settings were read, but for these `others`, which were read elsewhere. Raises ImproperlyConfigured."""
+    known = _settings | set(others)
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(PREFIX) and value and name not in known and not NO_SETTINGS.fullmatch(f"{name}={value}"):
+            (nearest,) = difflib.get_close_matches(name, known, 1, 0.0)
+            raise ImproperlyConfigured(
+                f"{name} is not a setting. Remove it, or correct its name; the nearest is {nearest}. "
+                "docs/settings.md lists all settings."
+            )
 
 
 def words(name: str, default: str = "") -> list[str]:
@@ -27,6 +52,7 @@ def words(name: str, default: str = "") -> list[str]:
 
 
 def switch(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    _settings.add(name)
     value = environ.get(name) or "0"
     if value not in ("0", "1"):
         raise ImproperlyConfigured(f"{name} is {value!r}. It may be 0 or 1.")
@@ -66,6 +92,13 @@ def address(name: str) -> str:
     if given and not (given.startswith(("http://", "https://")) and urlsplit(given).netloc):
         raise ImproperlyConfigured(f"{name} is {given!r}. It is an address such as https://gpu1.lab.example.")
     return given
+
+
+def require_tls(name: str, address: str) -> None:
+    if address.startswith("http://"):
+        raise ImproperlyConfigured(
+            f"{name} is {address!r}, and GPUSHARE_TLS=1 says that everybody comes by TLS. Write the address with https."
+        )
 
 
 def hexadecimal(name: str, digits: int) -> str:

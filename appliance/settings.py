@@ -204,6 +204,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = FILE_UPLOAD_MAX_MEMORY_SIZE = 3 << 20
 GPUSHARE_TRUSTED_PROXIES = environment.networks("GPUSHARE_TRUSTED_PROXIES")
 GPUSHARE_TLS = environment.switch("GPUSHARE_TLS")  # everybody comes through a proxy that speaks TLS
 if GPUSHARE_TLS:
+    environment.require_tls("GPUSHARE_PUBLIC_URL", GPUSHARE_PUBLIC_URL)
     # A browser takes a cookie of such a name from the whole of this origin alone: a page on another port of this host,
     # such as a container's, can neither set nor be sent one without TLS.
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
@@ -321,3 +322,5 @@ GPUSHARE_HOST_MEMORY = environment.size("GPUSHARE_HOST_MEMORY", "0") or None  # 
 # The most that one container may ask for, and what it gets if it asks for nothing; None: all of that.
 GPUSHARE_CONTAINER_MEMORY = environment.size("GPUSHARE_CONTAINER_MEMORY", "0") or None
 GPUSHARE_LOG_BYTES = environment.size("GPUSHARE_LOG_BYTES", "100MiB")  # kept of one container's output
+
+environment.refuse_unknown(*budgets.NAMES, *directory.SETTINGS)

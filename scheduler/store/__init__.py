@@ -170,10 +170,17 @@ class Store(WriteBehind):
                 await self.promises.nothing_held(except_by=self._living())
             self._here.alone = False
         if self.journal and self.journal.missed:
-            self.journal.missed = False
-            async with self.nothing_written():
-                rows, told = await self.records.living(), await self.records.told()
-                await self.journal.note(Journal.learn, node_snapshot.of_containers(rows, told))
+            await self._learn_anew(self.journal)
+
+    async def _learn_anew(self, journal: AsyncJournal) -> None:
+        """All that a start without the database needs."""
+        async with self.nothing_written():
+            node, gpus = await self.ask(_this_host, self._here)
+            rows = node_snapshot.of_node(node, gpus)
+            rows |= node_snapshot.of_containers(await self.records.living(), await self.records.told())
+            rows |= node_snapshot.of_volumes(await self.volumes.there())
+            journal.missed = False  # only now; and again if this fails
+            await journal.note(Journal.learn, rows, tuple(node_snapshot.NEEDED))
 
     # ---- what is so now ----
 
@@ -276,6 +283,10 @@ def _clock() -> float:
     with connection.cursor() as cursor:
         cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
         return float(cursor.fetchone()[0])
+
+
+def _this_host(here: Here) -> tuple[Node, list[Gpu]]:
+    return Node.objects.get(pk=here.node), list(Gpu.objects.filter(pk__in=here.gpus.values()))
 
 
 def _note_journal(node: int, id_: str) -> None:

@@ -96,6 +96,11 @@ def of_node(node: Node, gpus: Iterable[Gpu]) -> Rows:
     return {(type(row), row.pk): _of_row(row) for row in (node, *gpus)}
 
 
+def of_volumes(options: Mapping[str, Mapping[str, str]]) -> Rows:
+    """`options`: by the volume's name."""
+    return {(Volume, name): {"options": its} for name, its in options.items()}
+
+
 def of_container(row: Container) -> Rows:
     return {(Container, str(row.pk)): {**_of_row(row), "owner": row.owner.get_username()}}
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Model
 
 from scheduler.store.database import Here
 from scheduler.store.journal import Journal
-from scheduler.store.node_snapshot import Fields
+from scheduler.store.node_snapshot import Fields, Row, of_volumes
 from scheduler.store.write_behind import WriteBehind
 from web.models import Command, Container, Volume
 from web.services import claiming, mounting
@@ -19,6 +19,8 @@ from web.services.mounting import Mounting
 from web.services.placement import accept_placement
 from web.services.placement.placement_ticket import PlacementTicket
 
+Write = Callable[..., Awaitable[Container]]  # `WriteBehind.write` or `write_by`
+
 
 class Volumes:
     """All of it is about this host."""
@@ -26,54 +28,58 @@ class Volumes:
     def __init__(self, behind: WriteBehind, here: Here) -> None:
         self._behind = behind
         self._here = here
+        self._ours = behind.require_name
 
     async def all(self) -> dict[str, dict[str, str]]:
         """Name → options, as Docker gave them."""
         if self._here.alone:
             return (await self._behind.snapshot()).volumes()
-        found = await self._behind.ask(_all, self._here.node)
-        await self._learn({name: {"options": options} for name, options in found.items()}, (Volume,))
+        async with self._behind.nothing_written():
+            found = await self.there()
+            await self._learn(of_volumes(found), (Volume,))
         return found
+
+    async def there(self) -> dict[str, dict[str, str]]:
+        """The same by the database alone."""
+        return await self._behind.ask(_all, self._here.node)
 
     async def make(self, name: str, options: Mapping[str, str]) -> None:
         """Raises Problem."""
-        await self._behind.write_by(mounting.make, self._here.node, name, options, self._behind.require_name)
-        await self._learn({name: {"options": options}})
+        async with self._behind.nothing_written():
+            await self._behind.write_by(mounting.make, self._here.node, name, options, self._ours)
+            await self._learn(of_volumes({name: options}))
 
     async def remove(self, name: str) -> None:
-        await self._behind.write(mounting.remove, self._here.node, name)
-        await self._learn({name: None})
+        async with self._behind.nothing_written():
+            await self._behind.write(mounting.remove, self._here.node, name)
+            await self._learn({(Volume, name): None})
 
-    async def _learn(self, volumes: Mapping[str, Fields | None], instead_of: Sequence[type[Model]] = ()) -> None:
+    async def _learn(self, volumes: Mapping[Row, Fields | None], instead_of: Sequence[type[Model]] = ()) -> None:
         if journal := self._behind.journal:
-            await journal.note(Journal.learn, {(Volume, name): fields for name, fields in volumes.items()}, instead_of)
+            await journal.note(Journal.learn, volumes, instead_of)
 
     async def mount(self, volume: str, options: Mapping[str, str], asked: Mounting) -> Container:
         """The record of a container with its claims. Raises Problem, and then there is none."""
-        ours = self._behind.require_name
-        container = await self._behind.write_by(mounting.mount, self._here.node, volume, options, asked, ours)
-        await self._promised(container)
-        return container
+        return await self._promised(self._behind.write_by, mounting.mount, volume, options, asked, self._ours)
 
     async def accept(self, volume: str, mount: str, ticket: PlacementTicket) -> Container:
         """The same for one that a placer has brought: its record is there. Raises Problem, and has changed nothing."""
-        async with self._behind.nothing_written():
-            container = await self._behind.write(accept_placement.accept, self._here.node, volume, mount, ticket)
-            await self._promised(container)
-        return container
+        return await self._promised(self._behind.write, accept_placement.accept, volume, mount, ticket)
 
     async def claim(self, claimed: Claimed) -> Container:
         """The same for a claim of a Kubernetes cluster's. Raises Problem, and then there is no record."""
-        container = await self._behind.write_by(claiming.claim, self._here.node, claimed, self._behind.require_name)
-        await self._promised(container)
+        return await self._promised(self._behind.write_by, claiming.claim, claimed, self._ours)
+
+    async def _promised(self, write: Write, query: Callable[..., Container], *arguments: Any) -> Container:
+        async with self._behind.nothing_written():  # an earlier quota that is still to be written must not come after
+            container = await write(query, self._here.node, *arguments)
+            quota = {claim.gpu.uuid: claim.quota for claim in container.claims.all()}
+            await self._behind.promised(container, quota)
         return container
 
     async def call_off(self, claim: str, reason: str) -> None:
         """What this claim (by the cluster's uid) was promised has come to nothing. What has ended stays as it is."""
         await self._behind.write(claiming.call_off, self._here.node, claim, reason)
-
-    async def _promised(self, container: Container) -> None:
-        await self._behind.promised(container, {claim.gpu.uuid: claim.quota for claim in container.claims.all()})
 
     async def mounted(self) -> list[Container]:
         """Containers that live, or that the engine has ended and not forgotten, of those that volumes brought here."""

@@ -35,8 +35,3 @@ def test_the_environment_changes_one_and_leaves_the_others():
 def test_an_invalid_budget_is_an_error_that_says_so(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="which is not a whole number of at least 1"):
         read({"GPUSHARE_BUDGET_CONSOLES": value})
-
-
-def test_an_unknown_budget_is_an_error_that_says_so() -> None:
-    with pytest.raises(ImproperlyConfigured, match="GPUSHARE_BUDGET_FRIENDS is not a budget"):
-        read({"GPUSHARE_BUDGET_FRIENDS": "8"})

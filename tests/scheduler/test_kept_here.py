@@ -22,7 +22,9 @@ from scheduler.store.journal import AsyncJournal, Journal
 from scheduler.store.node_lease import NameTaken
 from tests.support.eventually import eventually
 from tests.support.host import query
-from web.models import AllocationEvent, Claim, Command, Container, Node
+from web.models import AllocationEvent, Claim, Command, Container, Node, Volume
+from web.services import claiming, mounting
+from web.services.placement import accept_placement
 
 
 class Killed(Exception):
@@ -451,11 +453,11 @@ async def test_value_that_was_kept_while_it_was_written_does_not_stay_in_the_jou
     await store.close()
 
 
-async def test_containers_that_could_not_be_noted_are_noted_when_there_is_room_again(
+async def test_what_could_not_be_noted_is_noted_when_there_is_room_again(
     opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All of it; and once more where the database is away as it is asked for that."""
     store = opened()
-    await store.open({CARD.uuid: CARD}, {})
 
     def full(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
@@ -463,12 +465,47 @@ async def test_containers_that_could_not_be_noted_are_noted_when_there_is_room_a
     row = await query(Container.objects.whole().get, pk=container.pk)
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(Journal, "promise", full)
+        meanwhile.setattr(Journal, "learn", full)
+        await store.open({CARD.uuid: CARD}, {})
+        await query(Volume.objects.create, node_id=store.here, name="v", options={"owner": "ada"})
+        await store.volumes.all()
         await store.promises.make(row, {CARD.uuid: 1 << 30}, within_allowance=False)
-    assert (await store.snapshot()).containers() == []
+    known = await store.snapshot()
+    assert (known.containers(), known.gpus(), known.volumes(), known.node()) == ([], {}, {}, (0, ""))
     store.node(late=1.0)
+    with monkeypatch.context() as meanwhile, pytest.raises(OperationalError):
+        meanwhile.setattr(store.records, "living", _away)
+        await store.flush()
     await store.flush()
-    (known,) = (await store.snapshot()).containers()
-    assert [(claim.gpu.uuid, claim.quota) for claim in known.claims.all()] == [(CARD.uuid, 1 << 30)]
+    known = await store.snapshot()
+    (living,) = known.containers()
+    assert [(claim.gpu.uuid, claim.quota) for claim in living.claims.all()] == [(CARD.uuid, 1 << 30)]
+    assert known.gpus().keys() == {CARD.uuid}
+    assert (known.volumes(), known.node()) == ({"v": {"owner": "ada"}}, (store.here, "here"))
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("way", "query_", "arguments"),
+    [("mount", (mounting, "mount"), ("v", {}, None)), ("accept", (accept_placement, "accept"), ("v", "m", None)),
+     ("claim", (claiming, "claim"), (None,))],
+)  # fmt: skip
+async def test_quota_that_docker_has_had_given_is_not_followed_by_an_older_one(
+    opened: Callable[[], Store], container: Container, monkeypatch: pytest.MonkeyPatch,
+    way: str, query_: tuple[Any, str], arguments: tuple[Any, ...],
+) -> None:  # fmt: skip
+    """Nothing is written behind between the query and what follows from it."""
+    store, seen = opened(), []
+    await store.open({CARD.uuid: CARD}, {})
+    await store.promises.make(container, {CARD.uuid: 1 << 30}, within_allowance=False)
+
+    def gives(*_: Any) -> Container:
+        seen.append(store._flushing.locked())
+        return Container.objects.whole().get(pk=container.pk)
+
+    monkeypatch.setattr(*query_, gives)
+    await getattr(store.volumes, way)(*arguments)
+    assert seen == [True]
     await store.close()
 
 
