@@ -145,7 +145,9 @@ class Swapping:
         self._begin(self._settle(self._broker.live_containers[container]))
 
     async def _preempt(self, told: Preempt) -> None:
-        live, whom = self._broker.live_containers[told.container], self._broker.live_containers.get(told.whom)
+        live, whom = map(self._broker.live_containers.get, (told.container, told.whom))
+        if live is None:
+            return  # it has ended, and is forgotten
         name = whom.name if whom else ""
         async with live.moving, self._transfer:
             if live.swap or live.finished or live.killed:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from scheduler.core import preemption
-from scheduler.core.events import NotMoved
+from scheduler.core.events import NotMoved, Preempt
+from scheduler.core.state import Mode
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host, query
 from tests.support.swapped import CHECKPOINT, FAILS, LOCK, at_once, fault, free_memory, slowly
@@ -68,6 +69,12 @@ async def gives_way(host: Host, container: Container) -> tuple[Container, Contai
     other, _ = await host.start_launch(*WORDS, "--hold", "600", gpu_memory=4 * GIB, name="training")
     await host.says(other, "holding")
     return await host.until(container, "swapped"), other
+
+
+async def test_one_that_is_forgotten_before_its_turn_is_no_error(lab: Host) -> None:
+    lab.up.swapping.preempt(Preempt("ended", "waits", Mode.IDLE))
+    (moving,) = lab.up.swapping._under_way
+    await moving
 
 
 async def test_an_idle_holder_gives_way_and_comes_back_when_it_computes_again(lab: Host) -> None:

@@ -15,6 +15,7 @@ from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container, make_gpu
 from web.errors import Problem
 from web.models import Allowance, AuditEntry, Claim, Container, Gpu, Node
+from web.people import allowances
 from web.services import claiming, mounting, steering
 from web.services.claiming import Claimed
 from web.services.mounting import Mounting
@@ -104,6 +105,26 @@ def test_what_is_beyond_the_allowance_is_refused_in_the_same_words_and_recorded(
     assert (problem.code, problem.status, told) == ("over_allowance", 403, sentence)
     assert list(Container.objects.live()) == [other]
     assert Claim.objects.count() == 1
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("lowered", "sentence"),
+    [({"gpu_memory": GIB // 2}, "you hold 0.* and may hold 512 MiB at once"), ({"gib_hours": 0}, "and may hold 0")],
+    ids=["gpu_memory", "gib_hours"],
+)
+def test_an_allowance_lowered_while_the_owner_is_waited_for_counts(
+    ada: User, node: Node, way: Way, monkeypatch: pytest.MonkeyPatch, lowered: dict[str, Any], sentence: str
+) -> None:
+    hold = allowances.hold
+
+    def waits(user: User) -> None:
+        Allowance.objects.create(user=user, **lowered)
+        hold(user)
+
+    monkeypatch.setattr(allowances, "hold", waits)
+    with pytest.raises(Problem, match=sentence):
+        way(ada, node, WISH)
 
 
 @every_way
