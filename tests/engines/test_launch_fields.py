@@ -76,7 +76,7 @@ async def test_process_engine_does_it_or_refuses_it(
         await engine.close()
 
 
-@pytest.mark.parametrize("field", sorted(ENGINES.keys() - {"image", "init"}))  # a Swarm's engines have an init or none
+@pytest.mark.parametrize("field", sorted(ENGINES.keys() - {"image"}))
 def test_a_swarm_is_asked_for_it_or_refuses_it(field: str) -> None:
     def order(**fields: Any) -> Order:
         same = {"id": str(UUID(int=1)), "name": "a", "owner": "ada", "image": "x", "command": ()}

@@ -55,6 +55,8 @@ def body(order: Order, simulation: Simulation | None, log_bytes: int, limits: De
             "Env": _environment(order, simulation),
             "Dir": order.working_dir,
             "User": order.user,
+            # Its image is not known here, and an init of its own has to be process 1: else the node's engine decides.
+            "Init": None if order.init else False,
             "Labels": labels,
             "Mounts": _mounts(order, simulation, limits),
             "CapabilityDrop": ["ALL"],
