@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from django.db.models import F
 
-from tests.faults.plays import _BY_HAND, _KILLED, _LIFE
+from tests.faults.plays import _BY_HAND, _KILLED, _LIFE, _WAITER
 from tests.faults.scene import Kind, Scene
 from tests.faults.world import GIB
 from web.models import Container, ExpectedBy, Gpu
@@ -19,9 +19,9 @@ class Awaited(Scene):
         "one": (("exited", (0,), "", _LIFE, 1),),
         "two": (("exited", (0,), "", _LIFE, 1),),
         "three": (_BY_HAND,),
-        "four": (_BY_HAND,),
+        "four": (_WAITER,),
         "limited": (("killed", (137, 143), "Killed by", {**_KILLED, Kind.PAUSED: 1}, 1),),
-        "five": (_BY_HAND,),
+        "five": (_WAITER,),
     }
 
     def play(self) -> None:

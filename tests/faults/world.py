@@ -249,9 +249,11 @@ class World:
     # ---- what is so ----
 
     def until(self, condition: Callable[[], T | None], otherwise: str, within: float = PATIENCE) -> T:
-        """The first true value of `condition`. Raises Wrong."""
-        deadline, pause = time.monotonic() + within, 0.004
+        """The first true value of `condition`. Each scheduler that begins meanwhile has so long. Raises Wrong."""
+        deadline, pause, starts = time.monotonic() + within, 0.004, self.starts
         while not (value := retried(condition)):
+            if self.starts != starts:
+                deadline, starts = time.monotonic() + within, self.starts
             if time.monotonic() > deadline:
                 raise Wrong(f"{otherwise} (waited for {within:.0f} s)")
             time.sleep(pause)

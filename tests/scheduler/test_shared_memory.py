@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
 
 from scheduler.containers import swapping
-from scheduler.containers.moving import Mover
+from scheduler.containers.moving import Mover, why_it_stays
 from scheduler.core.state import Stage
 from scheduler.engines.base import Condition, EngineError, Status
+from scheduler.sessions.live_containers import LiveContainer
 from shim.binding import Sharing
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, a_host, query
@@ -81,6 +83,12 @@ async def is_said(host: Host, container: Container, words: str) -> None:
     while not await there():
         await host.up.measure.once()
         await host.up.store.flush()
+
+
+@pytest.mark.parametrize(("ended", "stays"), [(False, "Process 7 shares memory"), (True, "")])
+def test_a_process_that_has_ended_shares_nothing_any_more(ended: bool, stays: str) -> None:
+    session = SimpleNamespace(pid=7, ended=ended, page=SimpleNamespace(shared=Sharing.IPC))
+    assert why_it_stays(cast(LiveContainer, SimpleNamespace(sessions={1: session})))[:23] == stays
 
 
 @EACH
