@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import sys
+import time
 from datetime import datetime
 from typing import Any
 
-import httpx
-from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
+from appliance.cli.client import Client
+from appliance.cli.errors import Problem
+from appliance.cli.login import Login
 from appliance.demo import image, story
 from appliance.demo.story import NotObserved, Story
 from appliance.running.ground import described
@@ -48,16 +49,14 @@ class Command(BaseCommand):
 
     def run_show(self, address: Address) -> None:
         with contextlib.suppress(KeyboardInterrupt):  # the parent ends everything
-            asyncio.run(self.show(address))
+            self.show(address)
 
-    async def show(self, address: Address) -> None:
+    def show(self, address: Address) -> None:
         """Raises SystemExit if a step was not observed."""
-        headers = {"Authorization": f"Token {address.token}"}
-        api = f"{address.url}/api/v1/"
-        # trust_env: this is our own address, where no proxy leads.
-        async with httpx.AsyncClient(base_url=api, headers=headers, timeout=30, trust_env=False) as client:
+        with contextlib.closing(Client(Login(address.url, address.token))) as client:
             self.say(self.style.MIGRATE_HEADING("gpushare: containers share one GPU under quotas"))
-            self.say(await where(client))
+            engine = client.get("nodes/")["results"][0]["engine"]
+            self.say(described(client.get("gpus/")["results"], engine))
             if not settings.DEMO_EXIT:
                 self.say(
                     f"  Watch it: {address.link}\n"
@@ -65,22 +64,26 @@ class Command(BaseCommand):
                     f"{settings.GPUSHARE_HOME / 'admin-token'})\n\n"
                     f"  The demo begins when you sign in, or in {PATIENCE} seconds."
                 )
-                await somebody_there(timezone.now())
-            observed = await self.play(client)
+                wait_for_sign_in(timezone.now())
+            observed = self.play(client, engine)
             while not settings.DEMO_EXIT and sys.stdin.isatty():
                 self.say("\n  Enter plays it again. Ctrl-C stops the appliance.")
-                if not await key():
+                if not os.read(sys.stdin.fileno(), 4096):
                     break
-                observed = await self.play(client)
+                observed = self.play(client, engine)
             if not observed:
                 raise SystemExit(1)
 
-    async def play(self, client: httpx.AsyncClient) -> bool:
+    def play(self, client: Client, engine: str) -> bool:
+        # The workload is among the image's programs.
+        named = image.build() if engine == "docker" else "local"
         try:
-            pause = 0.0 if settings.DEMO_EXIT else story.PAUSE
-            await Story(client, await prepare(client), self.say, pause=pause).play()
+            Story(client, named, self.say, pause=0.0 if settings.DEMO_EXIT else story.PAUSE).play()
         except NotObserved as error:
             self.stderr.write(self.style.ERROR(f"  Not observed: {error}"))
+            return False
+        except Problem as problem:
+            self.stderr.write(self.style.ERROR(f"  The appliance refused: {problem.line()}"))
             return False
         self.say(self.style.SUCCESS("  Every step was observed: no program crashed, none deadlocked."))
         return True
@@ -90,37 +93,11 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
-async def somebody_there(since: datetime) -> None:
+def wait_for_sign_in(since: datetime) -> None:
     """Returns when somebody has signed in, by the link or otherwise, and sees the page; or after PATIENCE."""
-    come = User.objects.filter(last_login__gte=since)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            while not await come.aexists():  # noqa: ASYNC110 (another process writes it)
-                await asyncio.sleep(0.2)
-            await asyncio.sleep(min(story.PAUSE, 2.0))
-
-
-async def key() -> bool:
-    """Waits for Enter; false if there will be none."""
-    pressed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin, pressed.set)
-    try:
-        await pressed.wait()
-    finally:
-        loop.remove_reader(sys.stdin)
-    return bool(os.read(sys.stdin.fileno(), 4096))
-
-
-async def where(client: httpx.AsyncClient) -> str:
-    """On what this demo runs."""
-    gpus = (await client.get("gpus/")).json()["results"]
-    return described(gpus, (await client.get("nodes/")).json()["results"][0]["engine"])
-
-
-async def prepare(client: httpx.AsyncClient) -> str:
-    """The image to launch: the workload is among its programs."""
-    engine = (await client.get("nodes/")).json()["results"][0]["engine"]
-    if engine != "docker":
-        return "local"
-    return await sync_to_async(image.build)()
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if User.objects.filter(last_login__gte=since).exists():
+            time.sleep(min(story.PAUSE, 2.0))
+            return
+        time.sleep(0.2)
