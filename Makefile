@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # npm would advertise its own newer releases between our lines.
 export npm_config_update_notifier := false
 
-.PHONY: demo up test test-all check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
+.PHONY: demo up test test-all flaky check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -40,6 +40,10 @@ test: dev
 # Everything: also what takes long and is in `make test` in short (tests/support/tiers.py lists it, with reasons).
 test-all: dev
 	$(PY) -m $(TEST) -n $(WORKERS) --dist worksteal --all $(TESTS)
+
+# Each of TESTS twenty times beside a load of four: shows a test that knows how fast the machine is.
+flaky: dev
+	$(PY) -m tests.often $(TESTS)
 
 check: dev $(BIOME)
 	$(PY) -m ruff format --check .

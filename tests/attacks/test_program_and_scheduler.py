@@ -6,7 +6,6 @@ such a program needs nothing that a container does not have.
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import docker
@@ -36,9 +35,11 @@ async def run(host: Host, program: str, gpu_memory: int) -> Container:
 
 
 async def says(host: Host, container: Container, word: str) -> None:
-    while word not in host.log(container):
-        assert (await host.get(container)).finished_at is None, host.log(container)
-        await asyncio.sleep(0.05)
+    async def said() -> bool:
+        assert (await host.get(container)).finished_at is None or word in host.log(container), host.log(container)
+        return word in host.log(container)
+
+    await eventually(said)
 
 
 @pytest.mark.parametrize("host", ["docker"], indirect=True)

@@ -6,7 +6,6 @@ that the looks come close upon each other once something is seen is a test of it
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -34,11 +33,7 @@ CASES = [
 
 async def told(host: Host, container: Container) -> AllocationEvent:
     """The event that tells of it."""
-    for _ in range(1200):
-        if events := await host.events(container, "bypass"):
-            return events[0]
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"nobody was told: {host.log(container)}")
+    return (await eventually(lambda: host.events(container, "bypass")))[0]
 
 
 async def holds_since(host: Host, container: Container) -> float:

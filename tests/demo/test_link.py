@@ -16,13 +16,15 @@ from tests.support.constants import with_constants
 from tests.support.tables import begin_with_tables
 from tests.support.terminal import Terminal
 
+# It begins when somebody has signed in, and not by itself.
+CONSTANTS = {"appliance.demo.story.PAUSE": 0.3, "appliance.management.commands.demo.PATIENCE": 600}
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def environment(home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DEMO_"))}
     ours = {"GPUSHARE_HOME": str(home), "GPUSHARE_GPUS": "sim:1x5GiB", "GPUSHARE_ENGINE": "process", "PORT": "0"}
-    ours |= {"GPUSHARE_LOG": "WARNING", "PYTHONUNBUFFERED": "1"} | with_constants({"appliance.demo.story.PAUSE": 0.3})
+    ours |= {"GPUSHARE_LOG": "WARNING", "PYTHONUNBUFFERED": "1"} | with_constants(CONSTANTS)
     return kept | ours
 
 
@@ -58,10 +60,8 @@ def test_the_demo_begins_when_somebody_has_opened_its_link_and_again_on_enter(tm
         address, key = link_in(shown)
         time.sleep(2)
         assert "launched" not in it.seen.decode()
-        began = time.monotonic()
         assert opened(address, key) == 200
-        it.until("A  holds its memory", within=60)
-        assert time.monotonic() - began < 25  # it has not waited for its 30 seconds
+        it.until("A  holds its memory")
         assert opened(address, key) == 403
         it.until("Every step was observed", within=90)
         it.until("Enter plays it again")

@@ -401,15 +401,12 @@ async def test_it_tells_what_a_container_uses_of_the_host(engine: Engine, a_laun
     await until_logged(launch, "worked\n")
     ids = [resting.engine_id, busy.engine_id, "not-one-of-ours"]
 
-    def used() -> float:
+    def works() -> bool:
         found = engine.uses(ids)
         assert set(found) <= {resting.engine_id, busy.engine_id}
-        return found[busy.engine_id].processor if busy.engine_id in found else 0.0
+        return busy.engine_id in found and found[busy.engine_id].processor >= 0.5
 
-    deadline = time.monotonic() + PATIENCE
-    while await asyncio.to_thread(used) < 0.5:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
+    await eventually(lambda: asyncio.to_thread(works))
     found = engine.uses(ids)
     assert found[busy.engine_id].processor > found[resting.engine_id].processor
     assert all(0 < use.memory < 2**30 for use in found.values())

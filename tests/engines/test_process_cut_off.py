@@ -24,7 +24,7 @@ from scheduler.engines.process import keeper, tree
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.processes import a_launch, engine, next_change, runtime_environment
-from tests.support.eventually import PATIENCE, eventually, until
+from tests.support.eventually import eventually, until
 from tests.support.running import ended
 
 __all__ = ["engine", "runtime_environment"]
@@ -218,12 +218,12 @@ async def test_files_that_a_power_cut_has_emptied_stop_no_start(
     after = ProcessEngine(tmp_path / "processes", runtime_environment)
     await after.start()
     try:
-        async with asyncio.timeout(PATIENCE):  # the keeper that had told the end may live a moment longer
-            while True:
-                (found,) = await after.statuses()
-                if found.condition is Condition.ENDED:
-                    break
-                await asyncio.sleep(0.01)
+
+        async def is_ended() -> bool:
+            (found,) = await after.statuses()
+            return found.condition is Condition.ENDED
+
+        await eventually(is_ended)  # the keeper that had told the end may live a moment longer
         await after.remove(launch.id)
         assert await after.statuses() == []
     finally:

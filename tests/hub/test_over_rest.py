@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +9,7 @@ from gpushare_jupyterhub.appliance import Appliance as Asker
 from gpushare_jupyterhub.appliance import Away, Refused, is_over, ordinal, standing
 
 from tests.support.appliance import WORKLOAD, Appliance
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import eventually
 
 
 @pytest.fixture
@@ -57,11 +56,11 @@ async def test_a_suspended_one_says_its_place_and_why(asker: Asker, appliance: A
     await eventually(lambda: appliance.containers()[0]["gpus"][0]["used"] > 700 << 20)
     made = await asker.launch(body(WORKLOAD, "--bytes", "600MiB", gpu_memory="700MiB"), key="waits")
 
-    said = ""
-    async with asyncio.timeout(PATIENCE):
-        while "in the queue" not in said:  # its place is told a moment after its state
-            await asyncio.sleep(0.1)
-            said = standing(await asker.container(made["id"]))
+    async def said_place() -> str:
+        said = standing(await asker.container(made["id"]))
+        return said if "in the queue" in said else ""
+
+    said = await eventually(said_place, every=0.1)  # its place is told a moment after its state
     assert said.startswith("Suspended, first in the queue: ")
     assert "MiB" in said
     await asker.end(made["id"])

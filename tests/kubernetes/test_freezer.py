@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from scheduler.engines.base import EngineError
 from scheduler.kubernetes import freezer
 from scheduler.kubernetes.freezer import Freezer
+from tests.support.eventually import until
 
 POD = "kubepods/pod1"
 
@@ -46,8 +46,7 @@ class Host:
 
     def kernel(self, path: str) -> None:
         """Of version 2: it stops a group a moment after it was told to."""
-        while self.told(path) != "1":
-            time.sleep(0.001)
+        until(lambda: self.told(path) == "1", every=0.001)
         (self.group(path) / "cgroup.events").write_text("populated 1\nfrozen 1\n")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from datetime import timedelta
 
@@ -137,9 +136,7 @@ def test_a_slow_one_is_waited_for_so_long_and_no_longer(receiver, engine, monkey
     engine("away")
     with hooks.dripping(0.05) as url:
         Receiver.objects.update(url=url)
-        begun = time.monotonic()
-        turn(timezone.now())
-        assert time.monotonic() - begun < 10
+        turn(timezone.now())  # which else would last as long as the test: the answer has no end
     assert "It did not answer within" in Delivery.objects.get().error
     assert Receiver.objects.get().failures == 1
 

@@ -9,7 +9,6 @@ import asyncio
 import gc
 import json
 import os
-import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from tests.support.dockerd import Dockerd, build_image, docker_api, have_dockerd, private
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import eventually
 from tests.support.host import BUILD, Host, a_host, query
 from web.models import Container
 
@@ -84,11 +83,7 @@ class Lab(Host):
 
     async def running(self, name: str) -> Container:
         started = Container.objects.live().filter(name=name).exclude(started_at=None)
-        deadline = time.monotonic() + PATIENCE
-        while (container := await query(started.all().first)) is None:
-            assert time.monotonic() < deadline, f"{name} is not seen to run"
-            await asyncio.sleep(0.02)
-        return container
+        return await eventually(lambda: query(started.all().first))
 
     async def ask(self, call: str, **said: Any) -> dict[str, Any]:
         """What the plugin answers to a call, as Docker makes it."""

@@ -69,8 +69,11 @@ class Dying(SeparateScheduler):
         begun = timezone.now()
         self._process = await asyncio.create_subprocess_exec(sys.executable, "-c", RUN, cwd=ROOT, env=self._environment)
         seen = Node.objects.filter(seen_at__gte=begun)
-        while self._process.returncode is None and not await query(seen.exists):  # noqa: ASYNC110 - a row of the database
-            await asyncio.sleep(0.02)
+
+        async def there_or_dead() -> bool:
+            return self._process.returncode is not None or await query(seen.exists)
+
+        await eventually(there_or_dead)
 
     async def died(self) -> None:
         assert self._process is not None

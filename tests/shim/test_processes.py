@@ -10,7 +10,7 @@ import pytest
 
 from shim.binding import Code
 from tests.support.card import CONTEXT, MIB
-from tests.support.eventually import until
+from tests.support.eventually import stands, until
 
 THREADS = """
 def work(index):
@@ -233,7 +233,7 @@ def test_processes_killed_at_random_leave_nothing(grants_of, program, card):
     until(lambda: {peer.pid for peer in grants.peers if not peer.closed} == pids)
     for one in survivors:
         one.process.send_signal(signal.SIGSTOP)
-    time.sleep(0.05)
+    until(lambda: all(stands(one.pid) for one in survivors))
     for peer in grants.peers:
         if not peer.closed:
             assert CONTEXT <= peer.used() <= peer.page[0].leased <= 4096 * MIB

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -17,11 +17,17 @@ T = TypeVar("T")
 PATIENCE = 60.0
 
 
-async def eventually(condition: Callable[[], T], within: float = PATIENCE, every: float = 0.01) -> T:
-    """The first true value of `condition`. Fails after `within` seconds; `every`: seconds from one look to the next."""
+async def eventually(condition: Callable[[], T | Awaitable[T]], within: float = PATIENCE, every: float = 0.01) -> T:
+    """The first true value of `condition`, which may be a coroutine function.
+
+    Fails after `within` seconds; `every`: seconds from one look to the next.
+    """
     deadline = time.monotonic() + within
     while True:
-        if value := condition():
+        value = condition()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
             return value
         assert time.monotonic() < deadline, f"did not come about within {within} s"
         await asyncio.sleep(every)

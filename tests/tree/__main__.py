@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.tree import c, python, words
+from tests.tree import c, clocks, python, words
 from tests.tree.circles import circles
 from tests.tree.sources import crowded
 
@@ -29,6 +29,7 @@ def faults(root: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    said = faults(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())
-    print("\n".join(said) if said else "no circles, no crowded folders, no words that were given up")
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    said = [*faults(root), *clocks.faults(root)]
+    print("\n".join(said) if said else "no circles, no crowded folders, no words that were given up, no sleep in a test")
     sys.exit(bool(said))

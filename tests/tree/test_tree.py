@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.plugins import PLUGINS
-from tests.tree import c, python, words
+from tests.tree import c, clocks, python, words
 from tests.tree.__main__ import MOST, faults
 from tests.tree.circles import circles
 
@@ -25,7 +25,7 @@ def plant(root: Path, **sources: str) -> None:
 
 
 def test_this_tree_has_no_circle_and_no_crowded_folder():
-    assert faults(ROOT) == []
+    assert [*faults(ROOT), *clocks.faults(ROOT)] == []
 
 
 def test_nothing_imports_a_plug_in():
@@ -124,3 +124,23 @@ def test_a_name_and_a_phrase_that_were_given_up_are_found_wherever_a_line_breaks
         'templates/a.html: "Begin it again" is said so now: Restart policy',
         "web/one.py: Tenant is LiveContainer now",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("time.sleep(1)", "sleeps"),
+        ("await asyncio.sleep(0.1)", "sleeps"),
+        ("await asyncio.sleep(0)", ""),
+        ("assert time.monotonic() - begun < 2", "compares with a clock"),
+        ("assert 1 < time.monotonic() - begun < 2", "compares with a clock"),
+        ("while loop.time() < end: pass", "compares with a clock"),
+        ("took = time.perf_counter() - begun; assert took < 2", "compares with a clock"),
+        ("assert time.monotonic() - begun > 2", ""),
+        ("assert 2 <= time.monotonic() - begun", ""),
+        ("program = 'time.sleep(1)'", ""),
+    ],
+)
+def test_a_test_that_sleeps_or_compares_with_a_clock_is_found(tmp_path, line, what):
+    plant(tmp_path, tests__web__test_a_py=f"async def test_it():\n    {line}", tests__support__a_py="time.sleep(1)")
+    assert [found[2] for found in clocks.places(tmp_path)] == ([what] if what else [])

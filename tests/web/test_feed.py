@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from tests.support.eventually import eventually
 from web.live import snapshot
 from web.live.feed import ATTEND, Feed
 
@@ -43,9 +44,7 @@ def test_what_needed_somebody_stays_told_while_it_cannot_be_found_out_and_the_lo
 
     async def run() -> snapshot.Snapshot | None:
         async with _feed(once).watching() as feed, asyncio.timeout(60 * ATTEND):
-            while looks < 4:
-                feed.hint.set()
-                await asyncio.sleep(0.01)
+            await eventually(lambda: feed.hint.set() or looks >= 4)
             return feed.state
 
     known = asyncio.run(run())

@@ -20,6 +20,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tests.support.events import EventKind, append
+from tests.support.eventually import eventually
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
 from web.live import snapshot
@@ -145,9 +146,7 @@ def test_the_feed_reads_at_most_half_of_the_time_however_many_hints_come():
         feed.state = await read()
         begun.clear()
         reading = asyncio.create_task(feed._read())
-        while len(begun) < reads:
-            feed.hint.set()
-            await asyncio.sleep(0.001)
+        await eventually(lambda: feed.hint.set() or len(begun) >= reads, every=0.001)
         reading.cancel()
 
     asyncio.run(run())

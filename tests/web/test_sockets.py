@@ -166,16 +166,18 @@ async def test_everything_is_sent_again_once_a_second_at_most(site, cookie):
 
 async def test_a_place_comes_free_however_much_was_asked_before(site, cookie):
     """A person has two places. Each question was worked on for a second, and the end came after all of them."""
+
+    async def had_a_place() -> bool:
+        with contextlib.suppress(ConnectionClosed):
+            async with dashboard(site, cookie) as socket:
+                assert json.loads(await socket.recv())["type"] == "snapshot"
+                for _ in range(100):
+                    await socket.send('{"type": "resync"}')
+            return True
+        return False
+
     for _ in range(3):
-        async with asyncio.timeout(60):
-            while True:
-                with contextlib.suppress(ConnectionClosed):
-                    async with dashboard(site, cookie) as socket:
-                        assert json.loads(await socket.recv())["type"] == "snapshot"
-                        for _ in range(100):
-                            await socket.send('{"type": "resync"}')
-                        break
-                await asyncio.sleep(0.02)
+        await eventually(had_a_place)
 
 
 @pytest.mark.budget("websockets_of_an_address", "websockets_in_all")
@@ -185,16 +187,15 @@ async def test_so_many_are_open_at_once_and_a_place_comes_free(site, cookies):
 
         async def opened(who: str, address: str) -> ClientConnection:
             """At last: the place of one that was closed is free a moment later."""
-            async with asyncio.timeout(60):
-                while True:
-                    try:
-                        socket: ClientConnection = await stack.enter_async_context(dashboard(site, who, address))
-                        told = json.loads(await socket.recv())
-                    except (InvalidStatus, ConnectionClosed):
-                        await asyncio.sleep(0.02)
-                    else:
-                        assert told["type"] == "snapshot"
-                        return socket
+
+            async def once() -> ClientConnection | None:
+                with contextlib.suppress(InvalidStatus, ConnectionClosed):
+                    socket: ClientConnection = await stack.enter_async_context(dashboard(site, who, address))
+                    assert json.loads(await socket.recv())["type"] == "snapshot"
+                    return socket
+                return None
+
+            return await eventually(once)
 
         first, _ = [await opened(ann, "127.0.0.81") for _ in range(2)]
         async with dashboard(site, ann, "127.0.0.82") as third:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +17,7 @@ from django.utils import timezone
 
 from scheduler.core import policies
 from tests.support.events import recomputed
-from tests.support.eventually import PATIENCE
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, a_host, query
 from tests.support.people import make_user
 from web import audit
@@ -120,13 +119,13 @@ def _records_agree(begun: Any) -> None:
 
 async def _first_in_queue(rest: Rest) -> dict[str, Any]:
     """The first row once its reason is there: the state is written at once, the queue a moment later."""
-    async with asyncio.timeout(60):
-        while True:
-            status, queue = await rest("GET", "queue/")
-            assert status == 200
-            if queue["results"] and queue["results"][0]["reason"]:
-                return queue["results"][0]
-            await asyncio.sleep(0.02)
+
+    async def first() -> dict[str, Any] | None:
+        status, queue = await rest("GET", "queue/")
+        assert status == 200
+        return next((row for row in queue["results"][:1] if row["reason"]), None)
+
+    return await eventually(first)
 
 
 async def test_a_suspended_container_waits_in_the_queue_and_is_told_why(host: Host, rest: Rest) -> None:

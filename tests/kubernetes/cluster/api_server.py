@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 
 from tests.kubernetes.cluster.rules import JSON, SUBDOMAIN, Invalid, check_slice, kept
+from tests.support.eventually import eventually
 
 TOKEN = "a-token-of-the-service-account"
 SLICES, CLAIMS, NODES, PODS, EVICTIONS = "resourceslices", "resourceclaims", "nodes", "pods", "pods/eviction"
@@ -89,9 +90,8 @@ class ApiServer:
                                 ssl_keyfile=self.tls and self.tls[1])  # fmt: skip
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve())
-        while not self._server.started:
-            assert not self._serving.done()
-            await asyncio.sleep(0.005)
+        await eventually(lambda: self._server.started or self._serving.done())
+        assert not self._serving.done()
         self._port = self._server.servers[0].sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

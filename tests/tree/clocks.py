@@ -1,0 +1,143 @@
+"""No test sleeps or compares with a clock outside tests/support: it would know how fast the machine is.
+
+A test waits for the event itself (tests/support/eventually.py) or runs on virtual time. `EXCEPTIONS` lists what cannot,
+by reason. `sleep(0)`, which lets others run, is no wait; a program in a string is not the test itself; and a lower
+bound (`assert took > 1.5`) holds on a slow machine all the more.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+CLOCKS = {"time.monotonic", "time.perf_counter", "time.time", "loop.time"}
+# What waits for tests, and what measures: the harnesses of kills, of real GPUs and of packages.
+LEFT_OUT = ("tests/support/", "tests/faults/", "tests/gpu/", "tests/installed/", "tests/often.py")
+
+# A file, or a function of a file, by the reason why it may.
+EXCEPTIONS = {
+    "it acts, or is slow, at random moments": (
+        "tests/card/kills.py",
+        "tests/engines/test_hundred_launches.py",
+        "tests/shim/test_processes.py::test_processes_killed_at_random_leave_nothing",
+        "tests/sim/test_computing.py::test_whoever_is_killed_or_frozen_at_any_moment_holds_up_nobody",
+    ),
+    "it stands for something slow": (
+        "tests/engines/test_docker_logs.py::slowly",
+        "tests/kubernetes/cluster/pods.py::_tell",
+        "tests/nodes/test_relay.py::test_a_long_log_to_a_slow_reader_is_bounded_on_its_way_and_whole_at_its_end",
+        "tests/web/test_many_nodes.py::read",
+    ),
+    "something must not happen: a machine that is slower finds less, and fails nothing": (
+        "tests/browser/test_console.py::_stands",
+        "tests/card/test_guardian.py::test_the_next_scheduler_locks_nobody_whom_the_last_one_may_still_let_go",
+        "tests/card/test_helper.py::test_calls_of_a_locked_process_wait",
+        "tests/demo/test_link.py::test_the_demo_begins_when_somebody_has_opened_its_link_and_again_on_enter",
+        "tests/kubernetes/test_claims.py::test_what_the_kubelet_gives_back_while_it_is_prepared_is_not_held",
+        "tests/kubernetes/test_slices.py::"
+        "test_memory_that_is_counted_is_not_offered_to_claims_as_well_when_the_gate_is_turned_on",
+        "tests/plugin/test_calls.py::test_a_copy_out_of_a_container_that_runs_ends_nothing",
+        "tests/shim/test_processes.py::test_a_signal_does_not_disturb_a_waiting_call",
+        "tests/shim/test_session.py::test_a_first_connection_that_is_refused_waits_for_a_while",
+        "tests/shim/test_session.py::test_beyond_it_they_wait_until_it_is_back",
+        "tests/web/test_sockets.py::test_everything_is_sent_again_once_a_second_at_most",
+    ),
+    "a container's own second goes by, and both outcomes are right": (
+        "tests/engines/test_conformance.py::test_restarted_scheduler_finds_the_living_the_paused_and_the_ended",
+    ),
+    "a recorded time lies between two looks at the clock, however far apart": (
+        "tests/engines/test_conformance.py::test_what_was_launched_runs_and_is_seen",
+        "tests/kubernetes/test_bad_input.py::test_a_node_whose_clock_is_wrong_is_told_so_and_works",
+    ),
+    "a fake looks again and again, as what it stands for does": (
+        "tests/kubernetes/cluster/kubelet.py::_watch",
+        "tests/kubernetes/cluster/pods.py::_watch",
+    ),
+    "the promise is a time, and what breaks it takes many times as long": (
+        "tests/card/test_guardian.py::test_the_next_one_knows_who_was_locked_before_it_began",
+        "tests/plugin/test_many.py::test_five_hundred_at_once",
+        "tests/sim/test_card.py::test_a_frozen_process_holds_up_nobody",
+    ),
+}
+# Files of tests/scheduler that still sleep or look at a clock. One that is mended may go from here; none may be added.
+_NAMES = """
+    anchoring answered_too_late bad_connections console_attaching console_viewers forecasts garbage_collection
+    handed_over kept_here measure nobody_loses_the_place one_reckoning preemption processes programs restart
+    several_gpus shares shown_soon slow_to_be_stopped sockets steering store storm sums swapping
+    swapping_two_at_once turns turns_at_random turns_attacked turns_from_samples two_at_once used_of_the_host
+    verifying waits watchdog who_says_it_asks
+"""
+STILL = frozenset(f"tests/scheduler/test_{name}.py" for name in _NAMES.split())
+
+
+def faults(root: Path) -> Iterator[str]:
+    allowed, needed = {place for places in EXCEPTIONS.values() for place in places}, set()
+    for place, line, what in places(root):
+        file = place.partition("::")[0]
+        needed |= {place, file}
+        if not {place, file} & (allowed | STILL):
+            yield f"{file}:{line} {what}: wait for the event by tests/support/eventually.py (tests/tree/clocks.py)"
+    yield from (f"{place} needs no exception in tests/tree/clocks.py any more" for place in sorted(allowed - needed))
+
+
+def places(root: Path) -> Iterator[tuple[str, int, str]]:
+    """`file::function`, line, and what it does there."""
+    for path in sorted((root / "tests").rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if not name.startswith(LEFT_OUT):
+            reader = _Reader(name)
+            reader.visit(ast.parse(path.read_text()))
+            yield from reader.found
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, file: str) -> None:
+        self.found: list[tuple[str, int, str]] = []
+        self._file, self._functions = file, [""]
+        self._lower: list[ast.Compare] = []  # what is asserted
+        self._timed: dict[str, set[str]] = defaultdict(set)  # by function: its names for what a clock said
+
+    def _in_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._functions.append(node.name)
+        self.generic_visit(node)
+        self._functions.pop()
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _in_function
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if self._is_timed(node.value):
+            self._timed[self._functions[-1]] |= {
+                each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            }
+        self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        if isinstance(node.test, ast.Compare):
+            self._lower.append(node.test)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        sides = [self._is_timed(side) for side in (node.left, *node.comparators)]
+        rises = isinstance(node.ops[0], ast.Gt | ast.GtE)
+        lower = node in self._lower and sides == ([True, False] if rises else [*[False] * len(node.ops), True])
+        if any(sides) and not (lower and not isinstance(node.ops[0], ast.Eq | ast.NotEq)):
+            self._note(node, "compares with a clock")
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        nothing = len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
+        if ast.unparse(node.func).rpartition(".")[2] == "sleep" and not nothing:
+            self._note(node, "sleeps")
+        self.generic_visit(node)
+
+    def _is_timed(self, node: ast.expr) -> bool:
+        return any(
+            (isinstance(each, ast.Call) and ast.unparse(each.func) in CLOCKS)
+            or (isinstance(each, ast.Name) and each.id in self._timed[self._functions[-1]])
+            for each in ast.walk(node)
+        )
+
+    def _note(self, node: ast.expr, what: str) -> None:
+        self.found.append((f"{self._file}::{self._functions[-1]}", node.lineno, what))
