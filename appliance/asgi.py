@@ -19,6 +19,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: E40
 from appliance.static import StaticFiles  # noqa: E402
 from appliance.threads import Handler, Threads  # noqa: E402
 from web.console.consumer import ConsoleConsumer, ExecConsumer  # noqa: E402
+from web.console.ports import PortConsumer  # noqa: E402
 from web.http.gate import Application, Gate, Receive, Send  # noqa: E402
 from web.http.sockets import Sockets  # noqa: E402
 from web.live.consumer import DashboardConsumer  # noqa: E402
@@ -27,6 +28,7 @@ sockets = [
     path("ws/dashboard/", DashboardConsumer.as_asgi()),
     path("ws/containers/<uuid:pk>/console/", ConsoleConsumer.as_asgi()),
     path("ws/containers/<uuid:pk>/exec/", ExecConsumer.as_asgi()),
+    path("ws/containers/<uuid:pk>/ports/<int:port>/", PortConsumer.as_asgi()),
 ]
 
 

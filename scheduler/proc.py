@@ -9,6 +9,7 @@ names another group. /proc/TID of a living thread has all of it. (/proc/PID/task
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -154,6 +155,28 @@ def link(pid: int | str, name: str) -> str:
         except OSError as why:
             error = why
     raise error
+
+
+def open_namespace(pid: int, name: str) -> int:
+    """A descriptor of the namespace (`net`, `mnt`, …) that the process is in. Raises OSError, ProcessLookupError."""
+    error: OSError = ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/ns/{name}")
+    for folder in folders(pid):
+        try:
+            return os.open(f"{folder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as why:
+            error = why
+    raise error
+
+
+def descriptors(pid: int) -> set[str]:
+    """Where its open descriptors lead: files, `socket:[INODE]`, … Empty if it has ended, or may not be looked at."""
+    found = set()
+    for folder in folders(pid):
+        with contextlib.suppress(OSError), os.scandir(f"{folder}/fd") as entries:
+            for each in entries:
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    found.add(os.readlink(each.path))
+    return found
 
 
 def owner(pid: int) -> int:

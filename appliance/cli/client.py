@@ -65,6 +65,18 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
+    def websocket(self, path: str) -> dict[str, Any]:
+        """What `websockets`' connect takes, for this address of the appliance."""
+        address = urlsplit(self.url)
+        return {
+            "uri": f"ws{self.url.removeprefix('http')}/ws/{path}",
+            "origin": f"{address.scheme}://{address.netloc}",
+            "additional_headers": {"Authorization": f"Token {self.token}"},
+            "compression": None,
+            "open_timeout": CONNECT,
+            "proxy": proxies.proxy_for(self.url),
+        }
+
     def get(self, path: str, **params: Any) -> Any:
         return self._ask("GET", path, params=params)
 

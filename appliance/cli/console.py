@@ -19,11 +19,10 @@ from contextlib import suppress
 from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from appliance import proxies
 from appliance.cli import output
-from appliance.cli.client import CONNECT, Client, Json
+from appliance.cli.client import Client, Json
 from appliance.cli.errors import Problem, from_answer, unreachable
 
 if TYPE_CHECKING:
@@ -104,19 +103,12 @@ class Console:
         """As `pass_on`, over one connection."""
         from websockets.exceptions import ConnectionClosed, InvalidHandshake
         from websockets.sync.client import connect
-        from websockets.typing import Origin
 
-        address = urlsplit(self._client.url)
         way = "console" if self._command is None else "exec"
         try:
             with connect(
-                f"ws{self._client.url.removeprefix('http')}/ws/containers/{container['id']}/{way}/",
-                origin=Origin(f"{address.scheme}://{address.netloc}"),
-                additional_headers={"Authorization": f"Token {self._client.token}"},
-                compression=None,
-                open_timeout=CONNECT,
+                **self._client.websocket(f"containers/{container['id']}/{way}/"),
                 max_queue=None,  # WINDOW bounds it
-                proxy=proxies.proxy_for(self._client.url),
             ) as socket:
                 if not self._was_open:
                     self._begin(socket)

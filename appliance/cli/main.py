@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from appliance import VERSION
-from appliance.cli import actions, launch, managing, output, reports, views
+from appliance.cli import actions, launch, managing, opening, output, reports, views
 from appliance.cli.errors import REFUSED, Problem
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ OURS_AND_ITS = (["run"], ["attach"], ["exec"])  # their exit code is a program's
 
 app.command("run", context_settings=VERBATIM)(launch.run)
 app.command("exec", context_settings=VERBATIM)(launch.execute)
+app.command("open")(opening.open_)
 for command in (
     actions.login,
     actions.logout,

@@ -285,5 +285,8 @@ class Engine(Protocol):
     def drain(self) -> list[Status]:
         """What has happened that `changes` has not told yet, and will not any more: whoever asks takes it in."""
 
+    async def first_pid(self, engine_id: str) -> int:
+        """The host pid of a process in that container; 0 if none runs. Raises EngineAway."""
+
     def owns(self, engine_id: str, pid: int) -> bool:
         """Whether the process with this host pid runs inside that container."""

@@ -164,6 +164,9 @@ class KubernetesEngine:
     def drain(self) -> list[Status]:
         return self._changes.drain()
 
+    async def first_pid(self, engine_id: str) -> int:
+        return next(iter((await asyncio.to_thread(self._programs)).get(engine_id, ())), 0)
+
     def owns(self, engine_id: str, pid: int) -> bool:
         """By the folder that it sees, and not by what that is called: any program may mount one of that name."""
         return folder_of(pid, self._place) == engine_id

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 BAD_FRAME = Problem("bad_frame", "This is not what a console sends.", 400)
-_open = Places("consoles", "consoles_in_all")
 SAYS_WITHIN = 10.0  # seconds
 NOTHING_SAID = Problem("too_slow", "Nothing was said about what is to be started.", 408)
 AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
@@ -56,6 +57,7 @@ AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on
 class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     channel_layer_alias = ""  # none: what somebody writes into Redis would be taken for what was typed here
     kind = "console"
+    places, what = Places("consoles", "consoles_in_all"), "consoles are open"
     line: Line | None = None
     passing: asyncio.Task[None] | None = None
     place: Place | None = None
@@ -65,7 +67,7 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self.accept()
         try:
             self.user, self.container = await database_sync_to_async(self.admit)(self.scope)
-            self.place = _open.require(self.user.pk, "consoles are open")
+            self.place = self.places.require(self.user.pk, self.what)
         except Problem as problem:
             await self._refuse(problem)
         else:
@@ -88,7 +90,7 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.opened_at = time.monotonic()
         await self._record(f"{self.kind}-opened")
         await self.send(bytes_data=bytes([FrameKind.OPEN]))
-        self.passing = asyncio.create_task(self._pass_on(self.line))
+        self.passing = asyncio.create_task(self._pass_on(partial(self._show, self.line)))
 
     async def _connect(self) -> Line:
         """To the scheduler that runs it, on whichever host. Raises Problem."""
@@ -110,17 +112,20 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             if self.passing:
                 self.passing.cancel()
                 await asyncio.gather(self.passing, return_exceptions=True)
-            if self.line:
-                seconds = round(time.monotonic() - self.opened_at, 1)
-                await self.line.hang_up()
-                await self._record(f"{self.kind}-closed", seconds=seconds)
+            await self._end()
         finally:
             if self.place:
                 self.place.free()  # not before what was started has ended: it is one of so many until then
 
-    async def _pass_on(self, line: Line) -> None:
+    async def _end(self) -> None:
+        if self.line:
+            seconds = round(time.monotonic() - self.opened_at, 1)
+            await self.line.hang_up()
+            await self._record(f"{self.kind}-closed", seconds=seconds)
+
+    async def _pass_on(self, show: Callable[[], Awaitable[None]]) -> None:
         """Until the output has ended, somebody may no longer look, or the WebSocket is closed."""
-        showing = asyncio.create_task(self._show(line))
+        showing = asyncio.ensure_future(show())
         watching = asyncio.create_task(visitor.watch(self.admit, self.scope))
         try:
             await asyncio.wait([showing, watching], return_when=asyncio.FIRST_COMPLETED)
@@ -218,7 +223,7 @@ def _json(text: str | None) -> Any:
 
 def admit(scope: dict[str, Any]) -> tuple[User, Container]:
     """Who asks, by token or session, and for which container. Raises Problem if they may not, or no longer."""
-    user, container = _asked_for(scope)
+    user, container = asked_for(scope)
     require_steering(user, container, "use the console of")
     if not (container.interactive or container.tty):
         raise conflict(f'"{container.name}" was launched without "interactive" or "tty".', code="no_console")
@@ -227,13 +232,13 @@ def admit(scope: dict[str, Any]) -> tuple[User, Container]:
 
 def admit_to_exec(scope: dict[str, Any]) -> tuple[User, Container]:
     """The same for one more program in it."""
-    user, container = _asked_for(scope)
+    user, container = asked_for(scope)
     require(user, Deed.EXEC)
     require_steering(user, container, "start anything in")
     return user, container
 
 
-def _asked_for(scope: dict[str, Any]) -> tuple[User, Container]:
+def asked_for(scope: dict[str, Any]) -> tuple[User, Container]:
     user = visitor.person(scope, by_token=True)
     pk: UUID = scope["url_route"]["kwargs"]["pk"]
     container = Container.objects.select_related("owner").annotate(named_node=F("node__name")).filter(pk=pk).first()

@@ -32,6 +32,9 @@ from web.errors import Problem, invalid
 PAYLOAD_LIMIT = 64 << 10  # bytes
 WINDOW = 256 << 10  # bytes
 ANSWERS_WITHIN = 15.0  # seconds; Docker may be slow
+AWAY = Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503)
+HIGHEST_PORT = 65535
+PORT = struct.Struct("!H")  # what OPEN says to a CONNECT
 SILENT = "The scheduler does not answer in time; try again shortly."
 CLOSES_WITHIN = 1.0
 TOO_LONG = (
@@ -55,6 +58,7 @@ class FrameKind(IntEnum):
     EXEC = 9  # {"container", "command", "interactive", "tty", "rows", "columns"}
     LOG = 10  # {"tail", "start", "follow"}: of another host's container, of its output (web/console/relayed.py)
     LOGGED = 11  # where in the output this is, eight bytes, big-endian, and the bytes
+    CONNECT = 12  # {"container", "port"}: OPEN comes with a socket (SCM_RIGHTS), or over a relay the bytes follow
 
 
 REFUSAL_LIMIT = 1000  # characters
@@ -112,6 +116,11 @@ class Line:
             self._writer.write(_HEAD.pack(kind, len(payload)) + payload)
             await self._writer.drain()
 
+    def duplicate(self) -> socket.socket:
+        """The socket itself, to be closed by whoever asks."""
+        own: socket.socket = self._writer.get_extra_info("socket").dup()
+        return own
+
     async def hang_up(self) -> None:
         """Waits until the other side has hung up, too: what it had started for us has ended then."""
         with contextlib.suppress(OSError):  # TimeoutError is one
@@ -121,6 +130,17 @@ class Line:
                     pass
         await self.close()
 
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Passes bytes both ways, without frames, until either side ends. Closes the writer."""
+        passing = [asyncio.create_task(each) for each in (_pass(self._reader, writer), _pass(reader, self._writer))]
+        try:
+            await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in passing:
+                task.cancel()
+            await asyncio.gather(*passing, return_exceptions=True)
+            writer.close()
+
     async def close(self) -> None:
         """What was sent goes out first, unless the other side does not read it."""
         self._writer.close()
@@ -129,6 +149,13 @@ class Line:
                 await asyncio.shield(self._writer.wait_closed())  # its end is one future: others wait for it, too
         except OSError:  # TimeoutError is one
             self._writer.transport.abort()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(PAYLOAD_LIMIT):
+            writer.write(data)
+            await writer.drain()
 
 
 @contextlib.contextmanager
@@ -147,7 +174,7 @@ async def connect(home: Path) -> Line:
         with socket_path(home) as path:
             return Line(*await asyncio.open_unix_connection(path))
     except OSError:
-        raise Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503) from None
+        raise AWAY from None
 
 
 def asking(container: UUID, program: Mapping[str, Any] | None = None) -> Frame:
@@ -158,6 +185,22 @@ def asking(container: UUID, program: Mapping[str, Any] | None = None) -> Frame:
         if len(asked) > PAYLOAD_LIMIT:
             raise invalid(TOO_LONG, "command")
     return kind, asked
+
+
+def connecting(container: UUID, port: int) -> Frame:
+    """What asks for a connection to a port in a container; port 0 is the only one that listens."""
+    return FrameKind.CONNECT, json.dumps({"container": str(container), "port": port}).encode()
+
+
+def connect_to_port(home: Path, container: UUID, port: int) -> tuple[socket.socket, bytes]:
+    """Of a container of this host, and which port it is (PORT). Blocking. Raises Problem."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as scheduler:
+        try:
+            with socket_path(home) as path:
+                scheduler.connect(path)
+        except OSError:
+            raise AWAY from None
+        return ask_for_socket(scheduler, connecting(container, port))
 
 
 async def dial(home: Path, container: UUID, program: Mapping[str, Any] | None = None) -> Line:
@@ -181,22 +224,50 @@ async def ask(line: Line, asked: Frame) -> Line:
     return line
 
 
-def ask_now(connection: socket.socket, asked: Frame) -> None:
-    """The same for threads that may wait. What comes after OPEN is not read."""
+def ask_now(connection: socket.socket, asked: Frame) -> bytes:
+    """The same for threads that may wait: what OPEN says. What comes after it is not read."""
+    payload, descriptors = _answer_now(connection, asked)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return payload
+
+
+def ask_for_socket(connection: socket.socket, asked: Frame) -> tuple[socket.socket, bytes]:
+    """The connected socket that comes with OPEN, and what that says. For threads that may wait. Raises Problem."""
+    payload, descriptors = _answer_now(connection, asked)
+    if not descriptors:
+        raise AWAY
+    return socket.socket(fileno=descriptors[0]), payload
+
+
+def send_socket(line: Line, connected: socket.socket, payload: bytes) -> None:
+    """Answers with OPEN and this socket. The line says nothing before. Raises OSError."""
+    with line.duplicate() as own:
+        frame = _HEAD.pack(FrameKind.OPEN, len(payload)) + payload
+        socket.send_fds(own, [frame], [connected.fileno()])
+
+
+def _answer_now(connection: socket.socket, asked: Frame) -> tuple[bytes, list[int]]:
+    """What OPEN says, and the descriptors that come with it. Closes the connection if it is refused. Raises Problem."""
     kind, payload = asked
     connection.settimeout(ANSWERS_WITHIN)
+    descriptors: list[int] = []
     try:
         connection.sendall(_HEAD.pack(kind, len(payload)) + payload)
-        kind_, length = _HEAD.unpack(_exactly(connection, _HEAD.size))
+        head, descriptors, _, _ = socket.recv_fds(connection, _HEAD.size, 1, socket.MSG_CMSG_CLOEXEC)
+        kind_, length = _HEAD.unpack(head + _exactly(connection, _HEAD.size - len(head)))
         if length > PAYLOAD_LIMIT:
             raise BadFrame("of a wrong length")
-        _require_open(_checked(kind_, _exactly(connection, length)))
+        payload = _exactly(connection, length)
+        _require_open(_checked(kind_, payload))
     except (OSError, ValueError):  # TimeoutError is one, and BadFrame
         connection.close()
         raise Problem("scheduler_away", SILENT, 503) from None
     except Problem:
         connection.close()
         raise
+    connection.settimeout(None)
+    return payload, descriptors
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

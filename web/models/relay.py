@@ -19,6 +19,7 @@ class RelayOrder(models.Model):
     class Kind(models.TextChoices):
         OUTPUT = "output"
         TERMINAL = "terminal"
+        PORT = "port"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="relay_orders")

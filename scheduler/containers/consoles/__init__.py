@@ -16,16 +16,18 @@ import logging
 import os
 import socket
 from collections import deque
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from scheduler import clock
+from scheduler.containers.consoles import ports
 from scheduler.containers.consoles.programs import BYTES_A_SECOND, run
 from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.engines.base import Attached, Engine, EngineError
 from scheduler.pace import Pace
 from scheduler.sessions.broker import Broker
-from web.console.frames import PAYLOAD_LIMIT, BadFrame, FrameKind, Line, refusal, socket_path
+from web.console.frames import PAYLOAD_LIMIT, PORT, BadFrame, FrameKind, Line, refusal, send_socket, socket_path
 from web.errors import Problem
 from web.logs import ById
 
@@ -163,14 +165,26 @@ class Consoles:
                 case (FrameKind.EXEC, asked):
                     program = json.loads(asked)
                     await run(self._engine, self._engine_id(program.pop("container")), program, line)
+                case (FrameKind.CONNECT, asked):
+                    wish = json.loads(asked)
+                    await self._connect(self._engine_id(wish["container"]), int(wish["port"]), line)
                 case _:
-                    raise BadFrame("OPEN or EXEC is to be said first")
+                    raise BadFrame("OPEN, EXEC or CONNECT is to be said first")
         except Problem as problem:
             await line.send(FrameKind.REFUSED, refusal(problem).encode())
-        except (ValueError, TimeoutError) as error:
+        except (ValueError, KeyError, TypeError, TimeoutError) as error:
             log.warning("a connection to a console was closed: %s", error or "it said nothing")
         finally:
             await line.close()
+
+    async def _connect(self, engine_id: str, port: int, line: Line) -> None:
+        """Raises Problem."""
+        try:
+            pid = await self._engine.first_pid(engine_id)
+        except EngineError as error:
+            raise Problem(error.code, str(error), error.status) from None
+        with await asyncio.to_thread(ports.connect, pid, port, partial(self._engine.owns, engine_id)) as connection:
+            send_socket(line, connection, PORT.pack(connection.getpeername()[1]))
 
     async def _find(self, container: str) -> Console:
         """Held since its start; or attached to now, after a restart of ours. Raises Problem."""

@@ -21,7 +21,17 @@ from django.db import DatabaseError
 
 from web.budgets import Places
 from web.console import output
-from web.console.frames import PAYLOAD_LIMIT, BadFrame, Frame, FrameKind, Line, refusal, socket_path
+from web.console.frames import (
+    HIGHEST_PORT,
+    PAYLOAD_LIMIT,
+    BadFrame,
+    Frame,
+    FrameKind,
+    Line,
+    connect_to_port,
+    refusal,
+    socket_path,
+)
 from web.console.relayed import PLACE
 from web.errors import Problem
 from web.logs import ById
@@ -70,7 +80,12 @@ class Relay:
             line = Line(*await asyncio.open_unix_connection(sock=near, limit=2 * PAYLOAD_LIMIT))
             carrying = asyncio.create_task(sessions().carry(order.pk, order.key, Side.NODE, far))
             try:
-                await (_show(str(order.container_id), line) if place else line.send(*_refused(FULL)))
+                if not place:
+                    await line.send(*_refused(FULL))
+                elif order.kind == RelayOrder.Kind.PORT:
+                    await self._connect(order.container_id, line)
+                else:
+                    await _show(str(order.container_id), line)
             finally:
                 await line.close()
                 await carrying
@@ -79,6 +94,23 @@ class Relay:
         finally:
             if place:
                 place.free()
+
+    async def _connect(self, container: UUID, line: Line) -> None:
+        """Passes bytes between them and a port of the container, until either side ends. Raises BadFrame, OSError."""
+        async with asyncio.timeout(SAYS_WITHIN):
+            asked = _told(await line.read(), FrameKind.CONNECT)
+        try:
+            port = asked["port"]
+            if type(port) is not int or not 0 <= port <= HIGHEST_PORT:
+                raise BadFrame("a CONNECT to no port")
+            connection, which = await asyncio.to_thread(connect_to_port, self._home, container, port)
+        except KeyError:
+            raise BadFrame("a CONNECT to no port") from None
+        except Problem as problem:
+            await line.send(*_refused(problem))
+            return
+        await line.send(FrameKind.OPEN, which)
+        await line.join(*await asyncio.open_connection(sock=connection, limit=PAYLOAD_LIMIT))
 
     def _consoles(self) -> socket.socket:
         """Raises OSError."""
@@ -120,16 +152,27 @@ async def _pass_on(container: UUID, line: Line, over: asyncio.Future[Any], *, ta
 
 def _asked(frame: Frame | None) -> dict[str, Any]:
     """What a LOG asks for. Raises BadFrame."""
-    if frame is None or frame[0] is not FrameKind.LOG:
-        raise BadFrame("LOG is to be said first")
+    told = _told(frame, FrameKind.LOG)
     try:
-        told = json.loads(frame[1])
         numbers = {name: told[name] for name in ("tail", "start")}
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except KeyError:
         raise BadFrame("a LOG that cannot be read") from None
     if not all(each is None or (type(each) is int and 0 <= each < 2**63) for each in numbers.values()):
         raise BadFrame("a LOG from no place")
     return {**numbers, "follow": told.get("follow") is True}
+
+
+def _told(frame: Frame | None, kind: FrameKind) -> dict[str, Any]:
+    """What the first frame says, in JSON. Raises BadFrame."""
+    if frame is None or frame[0] is not kind:
+        raise BadFrame(f"{kind.name} is to be said first")
+    try:
+        told = json.loads(frame[1])
+    except (ValueError, RecursionError):
+        raise BadFrame(f"a {kind.name} that cannot be read") from None
+    if not isinstance(told, dict):
+        raise BadFrame(f"a {kind.name} that cannot be read")
+    return told
 
 
 def _refused(problem: Problem) -> Frame:

@@ -344,6 +344,11 @@ class DockerEngine:
     def drain(self) -> list[Status]:
         return self._watch.changes.drain()
 
+    async def first_pid(self, engine_id: str) -> int:
+        if engine_id not in self._watch.pids:
+            await self._watch.look(engine_id)
+        return self._watch.pids.get(engine_id, 0)
+
     def owns(self, engine_id: str, pid: int) -> bool:
         """By the control group, which no process leaves by itself; else by the PID namespace."""
         try:

@@ -261,6 +261,10 @@ class ProcessEngine:
     def drain(self) -> list[Status]:
         return self._changes.drain()
 
+    async def first_pid(self, engine_id: str) -> int:
+        running = self._running(engine_id)
+        return running.pid if running is not None and running.is_kept() else 0
+
     def owns(self, engine_id: str, pid: int) -> bool:
         running = self._running(engine_id)
         return running is not None and running.is_kept() and tree.is_below(pid, running.keeper)

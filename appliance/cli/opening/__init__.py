@@ -1,0 +1,8 @@
+"""`gpushare open`: an application in a container, in the browser of this machine.
+
+command.py listens here; tunnel.py is one connection into the container; heads.py passes HTTP on.
+"""
+
+from appliance.cli.opening.command import open_
+
+__all__ = ["open_"]

@@ -1,0 +1,168 @@
+"""`gpushare open`: what is changed in the heads between a browser and an application, and the whole way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from appliance.cli.errors import Problem
+from appliance.cli.opening.command import label
+from appliance.cli.opening.heads import Names, Near, serve
+from tests.cli.support import ENTRY, environment, gpushare
+from tests.support.appliance import Appliance
+from tests.support.eventually import PATIENCE
+from tests.support.terminal import Terminal
+
+OWN, INNER = "lab-8888.localhost:9000", "localhost:8888"
+HEAD = f"GET /lab HTTP/1.1\r\nHost: {OWN}\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+
+
+@asynccontextmanager
+async def pair(answer: bytes) -> AsyncIterator[tuple[Near, list[bytes]]]:
+    """A connection to an application that keeps what it is asked, and answers each head with this."""
+    asked: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.read(1 << 16):
+            asked.append(head)
+            if answer:
+                writer.write(answer)
+            else:
+                break
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        yield Near(*await asyncio.open_connection(*server.sockets[0].getsockname())), asked
+
+
+async def asked(request: str, answer: bytes = OK, problem: Problem | None = None) -> tuple[bytes, list[bytes]]:
+    """What the browser gets that sends this and then nothing more, and what the application was asked."""
+    async with pair(answer) as (application, heard):
+
+        async def dial() -> Near:
+            if problem:
+                raise problem
+            return application
+
+        async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await serve(Near(reader, writer), dial, Names(OWN, INNER))
+
+        server = await asyncio.start_server(one, "127.0.0.1", 0)
+        async with server, asyncio.timeout(PATIENCE):
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(request.encode())
+            writer.write_eof()
+            got = await reader.read()
+            for end in (application, Near(reader, writer)):
+                with contextlib.suppress(ConnectionError):
+                    await end.close()
+        return got, heard
+
+
+@pytest.mark.parametrize(
+    ("sent", "heard"),
+    [
+        ("", f"Host: {INNER}"),
+        (f"Origin: http://{OWN}\r\n", f"Origin: http://{INNER}"),
+        ("Origin: https://evil.example\r\n", "Origin: https://evil.example"),
+        (f"Origin: http://{OWN}.evil.example\r\n", f"Origin: http://{OWN}.evil.example"),
+        (f"Referer: http://{OWN}/tree?x=1\r\n", f"Referer: http://{INNER}/tree?x=1"),
+        ("Cookie: a=1\r\n", "Cookie: a=1"),
+    ],
+)
+async def test_the_application_is_asked_by_the_name_that_it_knows(sent: str, heard: str) -> None:
+    answer, told = await asked(f"{HEAD}{sent}\r\n")
+    assert answer.endswith(b"\r\n\r\nhi")
+    assert f"\r\n{heard}\r\n".lower().encode() in told[0].lower()
+
+
+async def test_two_requests_on_one_connection_and_a_body_pass() -> None:
+    post = f"POST /save HTTP/1.1\r\nHost: {OWN}\r\nContent-Length: 4\r\n\r\nbody"
+    answer, told = await asked(f"{post}{HEAD}\r\n")
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert b"".join(told).count(b"body") == 1
+
+
+async def test_a_redirect_to_itself_leads_back_to_the_browser_s_name() -> None:
+    moved = f"HTTP/1.1 302 Found\r\nLocation: http://{INNER}/lab?\r\nContent-Length: 0\r\n\r\n".encode()
+    answer, _ = await asked(f"{HEAD}\r\n", moved)
+    assert f"http://{OWN}/lab?".encode() in answer
+
+
+async def test_after_an_upgrade_bytes_pass_as_they_are() -> None:
+    upgraded = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81\x02no HTTP"
+    upgrade = f"{HEAD}Upgrade: websocket\r\nConnection: Upgrade\r\nOrigin: http://{OWN}\r\n\r\n"
+    answer, told = await asked(upgrade, upgraded)
+    assert answer.endswith(b"\x81\x02no HTTP")
+    assert b"upgrade: websocket" in told[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "problem", "status"),
+    [
+        ("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", OK, None, b"421"),
+        ("GET / HTTP/1.0\r\n\r\n", OK, None, b"421"),
+        ("no HTTP at all\r\n\r\n", OK, None, b"400"),
+        (f"{HEAD}\r\n", b"no HTTP at all\r\n\r\n", None, b"502"),
+        (f"{HEAD}\r\n", b"", None, b"502"),
+        (f"{HEAD}\r\n", OK, Problem("Nothing listens on port 8888 yet."), b"502"),
+    ],
+)
+async def test_what_makes_no_sense_is_answered(
+    request_: str, answer: bytes, problem: Problem | None, status: bytes
+) -> None:
+    got, told = await asked(request_, answer, problem)
+    assert got.startswith(b"HTTP/1.1 " + status), got
+    assert (not told) is (answer is OK)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("lab", "lab"), ("Ada_s.Lab", "ada-s-lab"), ("..", "container"), ("x" * 80, "x" * 57)]
+)
+def test_a_name_becomes_a_part_of_a_host_name(name: str, shown: str) -> None:
+    assert label(name) == shown
+
+
+@pytest.fixture(scope="module")
+def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    made = Appliance(tmp_path_factory.mktemp("opening") / "var")
+    yield made
+    made.close()
+
+
+SERVER = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"{self.headers['Host']} {self.path}".encode())
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+def test_the_browser_reaches_what_listens_on_the_container_s_loopback(appliance: Appliance) -> None:
+    command = ["python3", "-c", SERVER]
+    made = appliance.api("POST", "containers/", {"image": "local", "command": command, "name": "lab"})
+    words = ["open", "lab", "--no-browser", "--path", "tree"]
+    with Terminal([*ENTRY, *words], environment(appliance.environ)) as opening:
+        shown = opening.until("/tree")
+        host, _, port = shown.rpartition("http://")[2].removesuffix("/tree").rpartition(":")
+        headers = {"Host": f"{host}:{port}"}
+        answer = httpx.get(f"http://127.0.0.1:{port}/tree", headers=headers, trust_env=False)
+        opening.signal(signal.SIGINT)
+        assert opening.exit_code() == 0
+    inner = gpushare("logs", "lab", environ=appliance.environ).stdout.split()[0]
+    assert (host, answer.text) == (f"lab-{inner}.localhost", f"localhost:{inner} /tree")
+    audit = appliance.api("GET", "audit/?action=port-opened")["results"]
+    assert [each["subject"] for each in audit] == [made["id"]]

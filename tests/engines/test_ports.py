@@ -1,0 +1,144 @@
+"""A connection to a port in a container, over the scheduler's socket, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from scheduler.containers.consoles import Consoles
+from scheduler.engines.base import Engine, Launch
+from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.process.taken import IMAGE as LOCAL
+from scheduler.engines.runtime_environment import RuntimeEnvironment
+from tests.engines.conftest import empty, leaks_sockets, started
+from tests.support.eventually import PATIENCE
+from web.console.frames import PORT, FrameKind, Line, connect_to_port, socket_path
+from web.errors import Problem
+
+pytestmark = leaks_sockets
+SERVE = "/bin/busybox httpd -f -p {address}:{port} -h /"
+
+
+class Opened:
+    """A container of an engine, and the scheduler's socket beside it."""
+
+    def __init__(self, engine: Engine, home: Path, a_launch: Callable[..., Launch]) -> None:
+        self._engine, self.home, self._a_launch = engine, home, a_launch
+        self._live: dict[str, Any] = {}
+        self.consoles = Consoles(engine, cast(Any, SimpleNamespace(live_containers=self._live)), home)
+
+    async def launch(self, *command: str) -> UUID:
+        launch = self._a_launch(*command)
+        status = await self._engine.launch(launch)
+        self._live[launch.id] = SimpleNamespace(finished=False, engine_id=status.engine_id)
+        await self._engine.statuses()
+        return UUID(launch.id)
+
+    async def end(self, container: UUID) -> None:
+        await self._engine.kill(self._live[str(container)].engine_id)
+
+    async def connect(self, container: UUID, port: int) -> tuple[socket.socket, int]:
+        found, told = await asyncio.to_thread(connect_to_port, self.home, container, port)
+        return found, PORT.unpack(told)[0]
+
+    async def refusal(self, container: UUID, port: int) -> Problem:
+        with pytest.raises(Problem) as caught:
+            await self.connect(container, port)
+        return caught.value
+
+    async def when_it_listens(self, container: UUID, port: int) -> tuple[socket.socket, int]:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    return await self.connect(container, port)
+                except Problem as problem:
+                    if problem.code != "nothing_listens":
+                        raise
+
+
+@pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.docker)])
+async def engine(request: pytest.FixtureRequest, tmp_path: Path, empty_shim: Path) -> AsyncIterator[Engine]:
+    if request.param == "docker":
+        opens = request.getfixturevalue("open_engine")()
+    else:
+        opens = started(ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim)))
+    async with opens as made:
+        yield made
+        await empty(made)
+
+
+@pytest.fixture
+async def opened(engine: Engine, tmp_path: Path, a_launch: Callable[..., Launch]) -> AsyncIterator[Opened]:
+    made = Opened(engine, tmp_path, partial(a_launch, image=LOCAL) if engine.name == "process" else a_launch)
+    await made.consoles.open()
+    yield made
+    await made.consoles.close()
+
+
+@pytest.fixture
+def of_the_host() -> Iterator[int]:
+    """A port that this test listens on, in the host's network namespace."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def a_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found: int = server.getsockname()[1]
+        return found
+
+
+async def answers(connection: socket.socket) -> bool:
+    connection.settimeout(PATIENCE)
+    with connection:
+        await asyncio.to_thread(connection.sendall, b"GET / HTTP/1.0\r\n\r\n")
+        return (await asyncio.to_thread(connection.recv, 256)).startswith(b"HTTP/1.")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "[::1]"])
+async def test_what_listens_in_the_container_is_reached(opened: Opened, address: str) -> None:
+    port = a_port()
+    container = await opened.launch("/bin/sh", "-c", SERVE.format(address=address, port=port))
+    connection, found = await opened.when_it_listens(container, port)
+    assert found == port
+    assert await answers(connection)
+
+
+async def test_without_a_number_it_is_the_only_one_and_of_several_all_are_named(opened: Opened) -> None:
+    one, two = sorted((a_port(), a_port()))
+    first, second = (SERVE.format(address="127.0.0.1", port=port) for port in (one, two))
+    alone = await opened.launch("/bin/sh", "-c", first)
+    connection, found = await opened.when_it_listens(alone, 0)
+    assert found == one
+    assert await answers(connection)
+    await opened.end(alone)
+    container = await opened.launch("/bin/sh", "-c", f"{first} & {second} & wait")
+    for port in (one, two):
+        (await opened.when_it_listens(container, port))[0].close()
+    problem = await opened.refusal(container, 0)
+    assert problem.message == f"Several ports listen in the container: {one}, {two}. Name one."
+
+
+async def test_a_port_of_the_host_is_no_port_of_the_container(opened: Opened, of_the_host: int) -> None:
+    container = await opened.launch("/bin/sleep", "600")
+    problem = await opened.refusal(container, of_the_host)
+    assert (problem.status, problem.message) == (409, f"Nothing listens on port {of_the_host} yet.")
+    assert (await opened.refusal(container, 0)).message == "Nothing listens in the container yet."
+
+
+async def test_an_ended_container_and_a_wish_without_sense_are_refused(opened: Opened) -> None:
+    assert (await opened.refusal(uuid4(), 80)).code == "container_ended"
+    for asked in (b"{}", b"[]", b"no JSON"):
+        with socket_path(opened.home) as path:
+            line = Line(*await asyncio.open_unix_connection(path))
+        await line.send(FrameKind.CONNECT, asked)
+        assert await line.read() is None
+        await line.close()

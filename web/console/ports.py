@@ -1,0 +1,103 @@
+"""The WebSocket /ws/containers/ID/ports/PORT/: a TCP connection to a port in a container, a binary message some bytes.
+
+PORT 0 is the only one that listens. The first message is the text {"port": PORT}; whoever may not, or where nothing
+listens, gets a refusal and 4000 + its status as close code. The connection ends with either side.
+
+The scheduler connects inside the container's network namespace and passes the descriptor, so the bytes do not pass its
+loop. From another host they come over the relay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
+from django.conf import settings
+
+from web.budgets import Places
+from web.console.consumer import ConsoleConsumer, asked_for
+from web.console.frames import AWAY, HIGHEST_PORT, PORT, ask_now, connect_to_port, connecting
+from web.errors import Problem, invalid
+from web.models import Container, RelayOrder
+from web.people.roles import require_steering
+from web.relay.reaching import elsewhere, reach
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+CHUNK = 64 << 10  # bytes of a message
+NOTED_EVERY = 3600.0  # seconds between two audit entries about the same person and port
+_noted: dict[tuple[int, UUID, int], float] = {}  # when, by this process's clock
+
+
+class PortConsumer(ConsoleConsumer):
+    kind = "port"
+    places, what = Places(64, 512), "connections to containers are open"  # a browser keeps six for each application
+    writer: asyncio.StreamWriter | None = None
+
+    def admit(self, scope: dict[str, Any]) -> tuple[User, Container]:
+        user, container = asked_for(scope)
+        require_steering(user, container, "connect to a port of")
+        if self._port() > HIGHEST_PORT:
+            raise invalid(f"A port is a number up to {HIGHEST_PORT}.", "port")
+        return user, container
+
+    def _port(self) -> int:
+        return int(self.scope["url_route"]["kwargs"]["port"])
+
+    async def _open(self, program: dict[str, Any] | None = None) -> None:
+        try:
+            connection, told = await self._reached()
+        except Problem as problem:
+            await self._refuse(problem)
+            return
+        reader, self.writer = await asyncio.open_connection(sock=connection, limit=CHUNK)
+        (port,) = PORT.unpack(told)
+        if _noteworthy((self.user.pk, self.container.pk, port)):
+            await self._record("port-opened", port=port)
+        await self.send(text_data=json.dumps({"port": port}))
+        self.passing = asyncio.create_task(self._pass_on(lambda: self._read(reader)))
+
+    async def _reached(self) -> tuple[socket.socket, bytes]:
+        """Raises Problem."""
+        node = await database_sync_to_async(elsewhere)(self.container)
+        if node is None:
+            here = settings.GPUSHARE_HOME, self.container.pk, self._port()
+            return await asyncio.to_thread(connect_to_port, *here)
+        connection = await reach(node, self.container, RelayOrder.Kind.PORT)
+        told = await asyncio.to_thread(ask_now, connection, connecting(self.container.pk, self._port()))
+        if len(told) != PORT.size:
+            connection.close()
+            raise AWAY
+        return connection, told
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self.writer and bytes_data:
+            with suppress(ConnectionError):  # the application has hung up: `_read` sees that
+                self.writer.write(bytes_data)
+                await self.writer.drain()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(CHUNK):
+                await self.send(bytes_data=data)
+
+    async def _end(self) -> None:
+        if self.writer:
+            self.writer.close()
+            with suppress(OSError):
+                await self.writer.wait_closed()
+
+
+def _noteworthy(whose: tuple[int, UUID, int]) -> bool:
+    """Whether it goes into the audit log: a browser opens hundreds of connections to one application."""
+    now = time.monotonic()
+    for old in [key for key, at in _noted.items() if now - at > NOTED_EVERY]:
+        del _noted[old]
+    return _noted.setdefault(whose, now) == now
