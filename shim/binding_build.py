@@ -18,14 +18,22 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 NAME = "_gpushare"
-HEADERS = ("wire.h", "lease.h")
-STRUCTS = ("wire_frame", "lease_slot", "lease_page")
-SOURCES = '#include "lease.c"\n#include "wire.h"\n#include <sys/mman.h>\n'
+HEADERS = ("wire.h", "gate/gate.h", "lease.h")
+STRUCTS = ("wire_frame", "gate_entry", "gate", "lease_slot", "lease_page")
+SOURCES = '#include "lease.c"\n#include "gate/gate.c"\n#include "wire.h"\n#include <sys/mman.h>\n'
 
 # Python reads and writes the fields of a slot through these: plain loads of shared memory may be torn or kept back.
 ACCESSORS = """
 {type} slot_{name}(const struct lease_slot *slot) {{ return atomic_load(&slot->{name}); }}
 void set_{name}(struct lease_slot *slot, {type} value) {{ atomic_store(&slot->{name}, value); }}
+"""
+# And the words of the gate's header. What an entry is made of, gate_look copies.
+GATE = """
+uint32_t gate_asked(const struct gate *gate) { return atomic_load(&gate->asked); }
+uint32_t gate_unseen_now(const struct gate *gate) { return atomic_load(&gate->unseen); }
+uint32_t gate_used(const struct gate *gate) { return atomic_load(&gate->used); }
+uint32_t gate_passed(const struct gate *gate) { return atomic_load(&gate->passed); }
+uint16_t gate_serial(const struct gate *gate, int entry) { return atomic_load(&gate->entry[entry].serial); }
 """
 # The mapping needs no descriptor; the one of Python's mmap keeps another open for as long as anybody knows it.
 MAPPING = """
@@ -65,7 +73,7 @@ def layout(ffi: FFI) -> str:
 def build(folder: Path) -> None:
     headers = [(HERE / name).read_text() for name in HEADERS]
     fields = FIELD.findall((HERE / "lease.h").read_text())
-    ours = MAPPING + "".join(ACCESSORS.format(type=kind, name=name) for kind, name in fields)
+    ours = MAPPING + GATE + "".join(ACCESSORS.format(type=kind, name=name) for kind, name in fields)
     ffi = FFI()
     ffi.cdef("".join(map(declarations, headers)) + signatures(ours))
     ffi.set_source(NAME, None)

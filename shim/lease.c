@@ -3,7 +3,8 @@
 #include <stddef.h>
 
 _Static_assert(sizeof(struct lease_slot) == 128, "a slot is two cache lines");
-_Static_assert(sizeof(struct lease_page) <= LEASE_PAGE_SIZE, "the page is one page");
+_Static_assert(sizeof(struct lease_page) <= LEASE_PAGE_SIZE, "all of it is mapped");
+_Static_assert(offsetof(struct lease_page, gate) % 64 == 0, "the gate begins on a cache line");
 _Static_assert(offsetof(struct lease_page, slot) == 128, "slots begin on a cache line");
 _Static_assert(offsetof(struct lease_page, inside) == 64, "a cache line of its own");
 

@@ -56,20 +56,24 @@
  * then `shared`: a call that it did not see in the first has its kind in the second. A call that begins later begins in
  * a locked process, and has not returned from the driver when the memory is moved.
  *
+ * The gate, by which programs on several cards are stopped together, is in gate/gate.h.
+ *
  * tests/shim/lease_model.py and test_moving_model.py have every interleaving and every death of these steps.
  * All sizes are bytes. No function allocates, blocks, or calls anything outside this file.
  */
 #ifndef GPUSHARE_LEASE_H
 #define GPUSHARE_LEASE_H
 
+#include "gate/gate.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #define LEASE_MAGIC 0x4c535047u /* "GPSL" */
-#define LEASE_VERSION 2
+#define LEASE_VERSION 3
 #define LEASE_SLOTS 16
-#define LEASE_PAGE_SIZE 4096
+#define LEASE_PAGE_SIZE 36864
 #define LEASE_UUID_SIZE 16
 #define LEASE_PEAK_SHIFT 16
 
@@ -119,6 +123,7 @@ struct lease_page {
         shared;               /* process: how it has shared memory so far, enum lease_sharing */
     uint8_t unused[48];
     struct lease_slot slot[LEASE_SLOTS];
+    struct gate gate; /* gate.h */
 };
 
 /* ---- the process's side ---- */

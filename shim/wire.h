@@ -28,7 +28,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 2
+#define WIRE_VERSION 3
 
 enum wire_type {
     WIRE_HELLO = 1,

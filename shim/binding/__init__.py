@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple, Self
 
+from shim.binding.gate import Gate
 from shim.binding.native import ffi as _ffi
 from shim.binding.native import lib as _lib
 from shim.binding.slots import Slot
@@ -203,6 +204,11 @@ class LeasePage:
         """As the process does, for tests."""
         _lib.lease_share(self._raw)
         _lib.lease_shares(self._raw, how)
+
+    @property
+    def gate(self) -> Gate:
+        """By which the process is stopped together with others."""
+        return Gate(self, _ffi.addressof(self._raw, "gate"))
 
     def __len__(self) -> int:
         return self._count
