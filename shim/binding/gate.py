@@ -39,7 +39,7 @@ class Unseen(IntFlag):
 class Entry(NamedTuple):
     """One rank's end of a channel, as it was at one look. The numbers are the process's own word, except `limit`."""
 
-    index: int
+    place: int
     serial: int
     communicator: int
     kind: Kind
@@ -116,7 +116,7 @@ class Gate:
 
     def limit(self, entry: Entry, number: int) -> None:
         """How far `begun` of an entry may go while the gate is shut."""
-        _lib.gate_limit(self._raw, entry.index, entry.serial, number)
+        _lib.gate_limit(self._raw, entry.place, entry.serial, number)
 
     # ---- the process's own side, for tests ----
 
