@@ -1,11 +1,11 @@
-# The simulated card: libcuda.so.1 and libnvidia-ml.so.1 in $(BUILD)/sim. Included by ../Makefile.
+# The simulated card: libcuda.so.1, libnvidia-ml.so.1 and libnccl.so.2 in $(BUILD)/sim. Included by ../Makefile.
 # Moved into place when whole: running programs have the old ones mapped.
 SIM := $(BUILD)/sim
-SIM_DRIVER := $(filter-out sim/nvml%,$(wildcard sim/*.c sim/*/*.c))
+SIM_DRIVER := $(filter-out sim/nvml% sim/nccl/%,$(wildcard sim/*.c sim/*/*.c))
 SIM_NVML := $(wildcard sim/nvml*.c sim/card/*.c)
 SIM_FLAGS = -iquote sim -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fPIC -shared -pthread $(if $(filter x86_64,$(MACHINE)),-mcx16)
 
-all: $(SIM)/libcuda.so.1 $(SIM)/libnvidia-ml.so.1
+all: $(SIM)/libcuda.so.1 $(SIM)/libnvidia-ml.so.1 $(SIM)/libnccl.so.2
 
 $(SIM)/libcuda.so.1: $(SIM_DRIVER) $(wildcard sim/*.h sim/*/*.h) sim/build.mk
 	mkdir -p $(@D)
@@ -15,4 +15,9 @@ $(SIM)/libcuda.so.1: $(SIM_DRIVER) $(wildcard sim/*.h sim/*/*.h) sim/build.mk
 $(SIM)/libnvidia-ml.so.1: $(SIM_NVML) $(wildcard sim/*.h sim/*/*.h) sim/build.mk
 	mkdir -p $(@D)
 	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@.new $(SIM_NVML)
+	mv $@.new $@
+
+$(SIM)/libnccl.so.2: $(wildcard sim/nccl/*) sim/build.mk
+	mkdir -p $(@D)
+	$(PORTABLE_CC) $(SIM_FLAGS) -Wl,-soname,libnccl.so.2 -o $@.new $(wildcard sim/nccl/*.c) -ldl
 	mv $@.new $@

@@ -237,7 +237,7 @@ enum node_type {
 };
 
 /* The kernels that the card knows, by their names. */
-enum kernel { KERNEL_UNKNOWN, KERNEL_COMPLEMENT, KERNEL_COMPUTE };
+enum kernel { KERNEL_UNKNOWN, KERNEL_COMPLEMENT, KERNEL_COMPUTE, KERNEL_COLLECTIVE };
 
 /* They have two words of parameters: a captured launch keeps them by value. */
 struct launch {

@@ -20,6 +20,9 @@ _BODY = """
 import ctypes, json, sys, threading, os
 MAX = 2**64 - 1
 lib = ctypes.CDLL("libcuda.so.1")
+
+class Id(ctypes.Structure):        # ncclUniqueId, which is passed by value
+    _fields_ = [("bytes", ctypes.c_ubyte * 128)]
 whole = ctypes.CDLL(None)          # what a linked program sees: the preloaded library first
 
 def by_proc(name, version, flags):
@@ -32,7 +35,7 @@ def by_proc(name, version, flags):
 
 def find(name, way):
     if way == "dlsym":
-        return getattr(lib, name)
+        return getattr(ctypes.CDLL("libnccl.so.2") if name.startswith("nccl") else lib, name)
     if way == "linked":
         return getattr(whole, name)
     base, version, flags = way.split("/")
@@ -43,6 +46,8 @@ def convert(value, kept):
         if "bytes" in value:
             kept.append(ctypes.create_string_buffer(bytes.fromhex(value["bytes"]), len(value["bytes"]) // 2))
             return kept[-1]
+        if "id" in value:
+            return Id.from_buffer_copy(bytes.fromhex(value["id"]))
         if "out" in value:
             kept.append(ctypes.c_uint64(value["out"]))
             return ctypes.byref(kept[-1])

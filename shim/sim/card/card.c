@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define CARD_MAGIC 0x53494d36u              /* "SIM6" */
+#define CARD_MAGIC 0x53494d37u              /* "SIM7" */
 #define HEAD offsetof(struct card, process) /* what is not all zero in a new card */
 #define PAGE 4096ull
 

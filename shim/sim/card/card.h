@@ -56,7 +56,7 @@ struct card_gpu {
 };
 
 /* What a process computes on a GPU: when the clock reads `end`, all is done. While it had nothing to do, the clock went
- * on by `rested`. */
+ * on by `rested`. Whose kernel waits for other processes' has an end that never comes. */
 struct card_computing {
     _Atomic uint64_t end, rested;
     struct card_sample sample[CARD_SAMPLES];
@@ -81,6 +81,17 @@ struct card_process {
     struct card_computing computing[CARD_GPUS];
 };
 
+#define CARD_CHANNELS 2048
+#define CARD_RANKS 64
+
+/* Ranks that take part in the same operations: channels.h. */
+struct card_channel {
+    _Atomic uint64_t key; /* 0: free */
+    _Atomic uint32_t joined, left, bell;
+    uint32_t ranks;
+    _Atomic uint64_t word[CARD_RANKS]; /* each written by one of them */
+};
+
 struct card {
     uint32_t magic;
     uint32_t gpus;
@@ -93,6 +104,7 @@ struct card {
     _Atomic uint32_t entries;   /* entries below this have been used */
     struct card_gpu gpu[CARD_GPUS];
     struct card_process process[CARD_PROCESSES];
+    struct card_channel channel[CARD_CHANNELS];
 };
 
 /* Makes a new card file with `gpus` GPUs of `bytes` each. 0, or an errno. */

@@ -16,10 +16,7 @@
 
 #include "processes.h"
 
-#include <pthread.h>
-
 #define PERIOD_NS (1000000000ull / 6)
-#define LOOK_NS 50000000ull       /* how often it is looked whether those who have work still live */
 #define REBOOTED_NS 1000000000ull /* a clock further ahead than this is of a machine that was started again since */
 
 /* ps by which each of `n` gets on in 1 ns. Two at once got 92 %, three 90 % of what one alone does, on an H100. */
@@ -34,8 +31,6 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 static struct card_computing *computing(unsigned gpu, unsigned entry) { return &card->process[entry].computing[gpu]; }
 
 /* How many have work at this reading; `next`: the reading at which the first of them has none. */
@@ -45,14 +40,13 @@ static unsigned at_work(unsigned gpu, uint64_t reading, uint64_t *next) {
     for (unsigned entry = 0; entry < entries; entry++) {
         uint64_t end = atomic_load(&computing(gpu, entry)->end);
         if (end <= reading || !card_lives(entry)) continue;
-        *next = least(*next, end);
+        *next = card_least(*next, end);
         found++;
     }
     return found;
 }
 
-/* Moves the clock on to a time or to a reading, whichever is first; the ns that somebody computed. */
-static uint64_t walk(unsigned gpu, union card_moment *at, uint64_t until_ns, uint64_t until_ps) {
+uint64_t card_walk(unsigned gpu, union card_moment *at, uint64_t until_ns, uint64_t until_ps) {
     uint64_t busy = 0, next;
     while (at->ns < until_ns && at->ps < until_ps) {
         unsigned n = at_work(gpu, at->ps, &next);
@@ -60,8 +54,8 @@ static uint64_t walk(unsigned gpu, union card_moment *at, uint64_t until_ns, uin
             at->ns = until_ns;
             break;
         }
-        next = least(next, until_ps);
-        uint64_t takes = (next - at->ps + speed(n) - 1) / speed(n), step = least(takes, until_ns - at->ns);
+        next = card_least(next, until_ps);
+        uint64_t takes = (next - at->ps + speed(n) - 1) / speed(n), step = card_least(takes, until_ns - at->ns);
         at->ps = step < takes ? at->ps + step * speed(n) : next;
         at->ns += step;
         busy += step;
@@ -87,7 +81,7 @@ static void note(unsigned gpu, union card_moment at) {
 
 union card_moment card_clock(unsigned gpu) {
     union card_moment *clock = &card->gpu[gpu].clock;
-    if (card_now_us() - atomic_load(&card->looked_us) > LOOK_NS / 1000) card_look(true);
+    if (card_now_us() - atomic_load(&card->looked_us) > CARD_LOOK_NS / 1000) card_look(true);
     for (;;) {
         union card_moment old = {.both = __sync_val_compare_and_swap(&clock->both, 0, 0)}, new = old;
         uint64_t now = now_ns(), busy = 0;
@@ -98,7 +92,7 @@ union card_moment card_clock(unsigned gpu) {
             /* From period to period, those left out of which nobody asks any more. */
             uint64_t period = old.ns / PERIOD_NS + 1, newest = now / PERIOD_NS;
             if (newest > period + CARD_SAMPLES) period = newest - CARD_SAMPLES;
-            busy = walk(gpu, &new, least(now, period * PERIOD_NS), UINT64_MAX);
+            busy = card_walk(gpu, &new, card_least(now, period * PERIOD_NS), UINT64_MAX);
         }
         if (!__sync_bool_compare_and_swap(&clock->both, old.both, new.both)) continue;
         atomic_fetch_add(&card->gpu[gpu].busy_ns, busy);
@@ -106,64 +100,6 @@ union card_moment card_clock(unsigned gpu) {
         if (new.ns >= now) return new;
     }
 }
-
-/* ---- giving work ---- */
-
-#define AHEAD 1024                   /* kernels that a process may have given and not got done */
-#define LONGEST_NS 86400000000000ull /* one of them, a day: so that no sum of them overflows */
-
-static struct {
-    pthread_mutex_t lock;
-    uint64_t done[AHEAD]; /* when the kernels given last will be */
-    unsigned next;
-} queue[CARD_GPUS] = {[0 ... CARD_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
-
-uint64_t card_compute(unsigned gpu, uint64_t ns) {
-    struct card_process *process = card_self();
-    if (process == NULL || ns == 0) return card_given(gpu);
-    struct card_computing *mine = &process->computing[gpu];
-    pthread_mutex_lock(&queue[gpu].lock);
-    union card_moment now;
-    for (uint64_t first; first = queue[gpu].done[queue[gpu].next], now = card_clock(gpu), first > now.ps;) {
-        pthread_mutex_unlock(&queue[gpu].lock);
-        card_wait(gpu, first, 0);
-        pthread_mutex_lock(&queue[gpu].lock);
-    }
-    uint64_t end = atomic_load(&mine->end);
-    if (end < now.ps) {
-        atomic_fetch_add(&mine->rested, now.ps - end);
-        end = now.ps;
-    }
-    end += least(ns, LONGEST_NS) * 1000;
-    atomic_store(&mine->end, end);
-    queue[gpu].done[queue[gpu].next] = end;
-    queue[gpu].next = (queue[gpu].next + 1) % AHEAD;
-    pthread_mutex_unlock(&queue[gpu].lock);
-    return end;
-}
-
-uint64_t card_given(unsigned gpu) {
-    struct card_process *process = card_self();
-    return process != NULL ? atomic_load(&process->computing[gpu].end) : 0;
-}
-
-bool card_reached(unsigned gpu, uint64_t reading) { return reading == 0 || reading <= card_clock(gpu).ps; }
-
-bool card_wait(unsigned gpu, uint64_t reading, uint64_t deadline_ns) {
-    while (reading > 0 && card_self() != NULL) {
-        union card_moment now = card_clock(gpu), then = now;
-        if (reading <= now.ps) break;
-        if (deadline_ns > 0 && now.ns >= deadline_ns) return false;
-        /* Others may give more, and then it takes longer, but never less, unless one of them dies. */
-        walk(gpu, &then, now.ns + LOOK_NS, reading);
-        if (deadline_ns > 0) then.ns = least(then.ns, deadline_ns);
-        struct timespec wake = {(time_t)(then.ns / 1000000000), (long)(then.ns % 1000000000)};
-        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL);
-    }
-    return true;
-}
-
-void card_settle(unsigned gpu) { card_wait(gpu, card_given(gpu), 0); }
 
 /* ---- telling ---- */
 
@@ -173,7 +109,7 @@ uint64_t card_period_end_ns(uint64_t period) { return period * PERIOD_NS; }
 
 uint64_t card_had_ns(unsigned gpu, unsigned entry, union card_moment now) {
     const struct card_computing *theirs = computing(gpu, entry);
-    return (least(atomic_load(&theirs->end), now.ps) - atomic_load(&theirs->rested)) / 1000;
+    return (card_least(atomic_load(&theirs->end), now.ps) - atomic_load(&theirs->rested)) / 1000;
 }
 
 /* By how much it grew from the end of the period before to that of this one. Where nothing was noted at the former,
@@ -186,7 +122,7 @@ static uint64_t grown(const struct card_sample *samples, uint64_t period) {
 }
 
 unsigned card_busy(unsigned gpu, uint64_t period, unsigned entries, unsigned *each) {
-    uint64_t busy = least((100 * grown(card->gpu[gpu].sample, period) + PERIOD_NS / 2) / PERIOD_NS, 100), sum = 0;
+    uint64_t busy = card_least((100 * grown(card->gpu[gpu].sample, period) + PERIOD_NS / 2) / PERIOD_NS, 100), sum = 0;
     for (unsigned entry = 0; entry < entries; entry++) sum += grown(computing(gpu, entry)->sample, period);
     for (unsigned entry = 0; entry < entries; entry++)
         each[entry] = sum > 0 ? (unsigned)((busy * grown(computing(gpu, entry)->sample, period) + sum / 2) / sum) : 0;

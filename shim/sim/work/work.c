@@ -35,11 +35,22 @@ static void compute(CUstream handle, uint64_t nanoseconds) {
     stream->end = card_compute(sim_gpu(stream->device), nanoseconds);
 }
 
+/* A kernel of the simulated NCCL's: collective.c. */
+static void meet(CUstream handle, const struct launch *launch) {
+    struct stream *stream = stream_of(handle);
+    unsigned channel = (unsigned)(launch->words[0] >> 32), rank = (unsigned)launch->words[0];
+    stream->end = card_meet(sim_gpu(stream->device), channel, rank, launch->words[1]);
+}
+
 static CUresult run_kernel(CUstream stream, const struct launch *launch) {
     struct context *context;
     CUresult result = context_current(&context);
     if (launch->kernel == KERNEL_COMPUTE) {
         if (result == CUDA_SUCCESS) compute(stream, launch->words[1]);
+        return result;
+    }
+    if (launch->kernel == KERNEL_COLLECTIVE) {
+        if (result == CUDA_SUCCESS) meet(stream, launch);
         return result;
     }
     /* As on a card, a bad address shows at the next call, and the context stays broken. */
