@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from django.core.exceptions import ImproperlyConfigured
 
+
 @dataclass(frozen=True, slots=True)
 class Budgets:
     """Whole numbers of at least 1."""
