@@ -146,7 +146,9 @@ async def test_samples_that_were_written_are_not_written_again(host: Host, monke
     mine = UsageSample.objects.filter(at=at).values_list
     id_ = str((await host.launch("sleep", "600")).pk)
     host.up.store.sample(id_, gpu, at, used=1, peak=1)
-    unanswered(monkeypatch, write_behind, "_write", lambda _, __, samples, *___: any(it.at == at for it in samples))
+    unanswered(
+        monkeypatch, write_behind, "write_batch", lambda _, __, samples, *___: any(it.at == at for it in samples)
+    )
     with contextlib.suppress(OperationalError):  # or whoever flushes beside this test has it
         await host.up.store.flush()
     host.up.store.sample(id_, gpu, at, used=2, peak=2)

@@ -65,7 +65,7 @@ async def test_value_that_was_kept_is_not_written_over_a_newer_one(
     store = opened()
     await store.open({}, {})
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(write_behind, "_write", _away)
+        meanwhile.setattr(write_behind, "write_batch", _away)
         store.container(str(container.pk), reason="the first")
         with pytest.raises(OperationalError):
             await store.flush()
@@ -92,7 +92,7 @@ async def test_value_whose_note_failed_is_not_written_over_a_newer_one(
     store, id_ = opened(), str(container.pk)
     await store.open({}, {})
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(write_behind, "_write", _away)
+        meanwhile.setattr(write_behind, "write_batch", _away)
         store.container(id_, reason="the first")
         with pytest.raises(OperationalError):
             await store.flush()
@@ -134,7 +134,7 @@ async def test_end_that_comes_while_something_else_is_being_kept_is_not_forgotte
         store.container(id_, finished_at=timezone.now())
         store.event("ended", id_)
 
-    monkeypatch.setattr(write_behind, "_write", _away)
+    monkeypatch.setattr(write_behind, "write_batch", _away)
     monkeypatch.setattr(store.journal, "ask", meanwhile)
     store.event("idle", id_)
     with pytest.raises(OperationalError):
@@ -238,7 +238,7 @@ async def test_command_that_was_carried_out_is_not_taken_again_as_the_database_c
     command = await query(Command.objects.create, kind="launch", container=container, node_id=store.here)
     assert [each.pk for each in await store.records.commands()] == [command.pk]
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(write_behind, "_write", _away)
+        meanwhile.setattr(write_behind, "write_batch", _away)
         store.command(command.pk, outcome="done", done_at=timezone.now())
         with pytest.raises(OperationalError):
             await store.flush()
@@ -266,20 +266,20 @@ async def test_what_was_kept_is_in_the_database_before_anything_is_read_however_
     await store.open({}, {})
     await query(Container.objects.filter(pk=container.pk).update, node=store.here)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(write_behind, "_write", _away)
+        meanwhile.setattr(write_behind, "write_batch", _away)
         store.event("ended", str(container.pk))
         store.container(str(container.pk), finished_at=timezone.now())
         with pytest.raises(OperationalError):
             await store.flush()
     await _let_go(store)
-    write = write_behind._write
+    write = write_behind.write_batch
 
     def slowly(*arguments: Any) -> None:
         time.sleep(0.3)
         write(*arguments)
 
     monkeypatch.setattr(write_behind, "SLOW", 0.05)
-    monkeypatch.setattr(write_behind, "_write", slowly)
+    monkeypatch.setattr(write_behind, "write_batch", slowly)
     again = opened()
     await again.open({}, {})
     assert await again.records.living() == []
@@ -360,7 +360,7 @@ async def test_quota_that_was_given_is_not_undone_by_one_that_is_kept_from_befor
     await store.promises.make(container, {CARD.uuid: 1 << 30}, within_allowance=False)
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(write_behind, "_while_ours", _away)
-        meanwhile.setattr(write_behind, "_write", _away)
+        meanwhile.setattr(write_behind, "write_batch", _away)
         with pytest.raises(OperationalError):
             await store.promises.make(container, {CARD.uuid: 2 << 30}, within_allowance=False)
         store.claim(id_, CARD.uuid, quota=1 << 30)
@@ -382,7 +382,7 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
     store, id_ = opened(), str(container.pk)
     await store.open({}, {})
     assert store.journal is not None
-    writing, fails, write = threading.Event(), threading.Event(), write_behind._write
+    writing, fails, write = threading.Event(), threading.Event(), write_behind.write_batch
 
     def in_vain(*_: Any) -> None:
         writing.set()
@@ -394,12 +394,12 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
         raise OperationalError("the disk is full")
 
     def unanswered(*arguments: Any) -> None:
-        monkeypatch.setattr(write_behind, "_write", write)
+        monkeypatch.setattr(write_behind, "write_batch", write)
         write(*arguments)
         raise OperationalError("server closed the connection unexpectedly")
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(write_behind, "_write", in_vain)
+        meanwhile.setattr(write_behind, "write_batch", in_vain)
         meanwhile.setattr(store.journal, "ask", no_room)
         store.event("accepted", id_)
         flush = asyncio.create_task(store.flush())
@@ -409,7 +409,7 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
         for each in (store.durable(), flush):
             with pytest.raises(OperationalError):
                 await each
-    monkeypatch.setattr(write_behind, "_write", unanswered)
+    monkeypatch.setattr(write_behind, "write_batch", unanswered)
     with pytest.raises(OperationalError):
         await store.flush()
     await store.flush()
@@ -426,14 +426,14 @@ async def test_value_that_was_kept_while_it_was_written_does_not_stay_in_the_jou
     store, id_ = opened(), str(container.pk)
     await store.open({}, {})
     assert store.journal is not None
-    writing, goes_on, write = threading.Event(), threading.Event(), write_behind._write
+    writing, goes_on, write = threading.Event(), threading.Event(), write_behind.write_batch
 
     def slowly(*arguments: Any) -> None:
         writing.set()
         goes_on.wait()
         write(*arguments)
 
-    monkeypatch.setattr(write_behind, "_write", slowly)
+    monkeypatch.setattr(write_behind, "write_batch", slowly)
     store.container(id_, reason="the first")
     flush = asyncio.create_task(store.flush())
     await eventually(writing.is_set)
@@ -519,7 +519,7 @@ async def test_container_that_ended_without_the_database_holds_nothing_when_that
     await query(Container.objects.filter(pk=container.pk).update, node=store.here)
     await store.promises.make(container, {CARD.uuid: 1 << 30}, within_allowance=False)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(write_behind, "_write", _away)
+        meanwhile.setattr(write_behind, "write_batch", _away)
         store.claim(id_, CARD.uuid, used=1 << 20)
         store.event("ended", id_)
         store.container(id_, finished_at=timezone.now())

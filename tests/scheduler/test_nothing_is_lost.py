@@ -183,7 +183,7 @@ async def test_kill_waits_until_the_database_has_taken_it(host: Host, monkeypatc
         raise OperationalError("database or disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(write_behind, "_write", full)
+        broken.setattr(write_behind, "write_batch", full)
         host.up.ender.want(live, reason="Its time was over.")
         await eventually(lambda: len(refusals) > 5)
         assert not live.finished
@@ -226,7 +226,7 @@ async def test_sigkill_that_nobody_here_sent_says_what_is_known_of_it(
 async def test_death_between_two_batches_tells_no_end_twice(host: Host, monkeypatch) -> None:
     """A long backlog is written in parts, the events before the rows: the next scheduler found it ended once more."""
     monkeypatch.setattr(write_behind, "BATCH", 1)
-    write = write_behind._write
+    write = write_behind.write_batch
 
     def dies_after_the_end(*arguments: Any) -> None:
         if told:
@@ -238,7 +238,7 @@ async def test_death_between_two_batches_tells_no_end_twice(host: Host, monkeypa
     go = host.home / "go"
     container = await host.launch("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")
     async with host.up.store._flushing:
-        monkeypatch.setattr(write_behind, "_write", dies_after_the_end)
+        monkeypatch.setattr(write_behind, "write_batch", dies_after_the_end)
         go.touch()
         await eventually(lambda: host.up.broker.live_containers.get(str(container.pk)) is None)
         for _ in range(2):

@@ -50,7 +50,7 @@ def _of_another_journal(*_: Any) -> None:
 async def _something_kept(store: Store, container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row, and something that happened."""
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(write_behind, "_write", _away)
+        meanwhile.setattr(write_behind, "write_batch", _away)
         store.container(str(container.pk), reason="kept")
         store.event("idle", str(container.pk))
         with pytest.raises(OperationalError):

@@ -94,14 +94,14 @@ async def test_locked_database_delays_no_decision_and_loses_nothing(host: Host) 
 async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: Host, monkeypatch) -> None:
     container = await _bystander()
     failures = iter([OperationalError("disk full"), OperationalError("disk full")])
-    write = write_behind._write
+    write = write_behind.write_batch
 
     def failing(*arguments: object) -> None:
         for failure in failures:
             raise failure
         write(*arguments)
 
-    monkeypatch.setattr(write_behind, "_write", failing)
+    monkeypatch.setattr(write_behind, "write_batch", failing)
     monkeypatch.setattr(write_behind, "RETRY", 0.02)
     for number in range(3):
         host.up.store.event("accepted", str(container.pk), size=number)
@@ -255,7 +255,7 @@ async def test_what_was_written_before_a_failure_is_not_written_again(alone: Sto
     """One event is never taken, so they are written one by one; then the database goes away for a moment."""
     container = await _bystander()
     write, failures = (
-        write_behind._write,
+        write_behind.write_batch,
         iter([False, False, False, True]),
     )  # all together; the bad one; the next; the last
 
@@ -264,7 +264,7 @@ async def test_what_was_written_before_a_failure_is_not_written_again(alone: Sto
             raise OperationalError("database is locked")
         write(*arguments)
 
-    monkeypatch.setattr(write_behind, "_write", failing)
+    monkeypatch.setattr(write_behind, "write_batch", failing)
     alone.event("accepted", str(uuid4()), size=1)
     for size in (2, 3):
         alone.event("accepted", str(container.pk), size=size)
@@ -340,13 +340,13 @@ async def test_word_that_the_database_will_never_take_leaves_no_command_open(alo
 async def test_row_is_never_there_before_what_happened_until_then(alone: Store, monkeypatch, refused: bool) -> None:
     container = await _bystander()
     monkeypatch.setattr(write_behind, "BATCH", 2)
-    write, seen = write_behind._write, []
+    write, seen = write_behind.write_batch, []
 
     def looked(*arguments: Any) -> None:
         write(*arguments)
         seen.append((Container.objects.get(pk=container.pk).reason, len(_sizes(container))))
 
-    monkeypatch.setattr(write_behind, "_write", looked)
+    monkeypatch.setattr(write_behind, "write_batch", looked)
     for size in range(5):
         alone.event("accepted", str(container.pk), size=size)
     if refused:
@@ -367,7 +367,7 @@ async def test_what_fails_by_anything_else_is_kept_too(alone: Store, monkeypatch
 
     alone.event("accepted", str(container.pk), size=1)
     with monkeypatch.context() as broken:
-        broken.setattr(write_behind, "_write", failing)
+        broken.setattr(write_behind, "write_batch", failing)
         with pytest.raises(type(failure)):
             await alone.flush()
     await alone.flush()

@@ -7,9 +7,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from scheduler.store.batches import write_batch
 from scheduler.store.database import Here
 from scheduler.store.journal import Numbered
-from scheduler.store.write_behind import _write
 from tests.support.machine import make_container, make_gpu, make_node
 from tests.support.people import make_user
 from web.audit import verify
@@ -31,7 +31,7 @@ def test_samples_and_rows_are_written_before_the_chain_is_taken():
     samples = [UsageSample(at=now, gpu=gpu, container=each, used=1, peak=1) for each in (container, None)]
     rows = {(Claim, (container.pk, gpu.pk)): {"used": 7}, (Gpu, gpu.pk): {"real": 8}}
     with CaptureQueriesContext(connection) as asked:
-        _write(rows, events, samples, Here(node.pk, "us"), 0)
+        write_batch(rows, events, samples, Here(node.pk, "us"), 0)
     written = [each["sql"] for each in asked]
     taken = next(place for place, sql in enumerate(written) if "web_chain" in sql)
     after = [sql for sql in written[taken:] if '"web_' in sql]
