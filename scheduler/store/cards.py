@@ -14,13 +14,12 @@ from typing import Any
 
 from django.conf import settings
 from django.db.models import Exists, OuterRef, Q
-from django.db.models.functions import Now
 
 from scheduler.gpus import Card
 from scheduler.store.node_lease import NameTaken
 from web.models import Claim, Gpu, Node
 from web.models.functions import ask
-from web.models.hosts import LAPSES
+from web.models.hosts import lapsed
 
 
 class CardTaken(NameTaken):
@@ -67,6 +66,5 @@ def _is_given_up(gpu: Gpu, node: Node) -> bool:
         ((taken,),) = ask("SELECT gpushare_take_card(%s)", gpu.uuid)
         return bool(taken)
     promised = Claim.objects.filter(gpu=OuterRef("pk"), container__finished_at=None)
-    lapsed = ~Q(node__seen_at__gte=Now() - LAPSES) & ~Q(node__started_at__gte=Now() - LAPSES)
-    free = (Q(present=False) & ~Exists(promised)) | Q(node__holder="") | lapsed
+    free = (Q(present=False) & ~Exists(promised)) | Q(node__holder="") | lapsed("node__")
     return bool(Gpu.objects.filter(free, pk=gpu.pk).update(node=node))

@@ -23,7 +23,7 @@ from django.db.models.functions import Now
 
 from scheduler.store.database import Here
 from web.models import Node
-from web.models.hosts import LAPSES
+from web.models.hosts import LAPSES, lapsed
 
 
 class NameTaken(Exception):
@@ -40,8 +40,7 @@ def holder(home: Path) -> str:
 def take(name: str, holder: str, fields: Mapping[str, Any]) -> Node:
     """The node of this name, ours from now on, with these fields. Raises NameTaken. Within a transaction."""
     node, _ = Node.objects.get_or_create(name=name)  # that of a host that has joined is there: it may make none
-    lapsed = ~Q(seen_at__gte=Now() - LAPSES) & ~Q(started_at__gte=Now() - LAPSES)
-    ours = Q(holder__in=("", holder)) | lapsed
+    ours = Q(holder__in=("", holder)) | lapsed()
     here = Node.objects.filter(pk=node.pk)
     if not here.filter(ours).update(**fields, started_at=Now(), holder=holder):
         raise NameTaken(

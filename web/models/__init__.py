@@ -1,13 +1,13 @@
-"""All records of the appliance. Hosts and GPUs in hosts.py, what else the scheduler shares in records.py, the states of
-a container in states.py, who may do what in people.py, who is told in notifying.py, the hash chain in chain.py,
-Docker's volumes in volumes.py, what is relayed from other hosts in relay.py."""
+"""All records of the appliance. Hosts and GPUs in hosts.py, containers and commands in records.py, what happened to
+them in history.py, the states of a container in states.py, who may do what in people.py, notifications in notifying.py,
+the hash chain in chain.py, Docker's volumes in volumes.py, what is relayed from other hosts in relay.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal, Verification
+from web.models.history import AllocationEvent, UsageSample
 from web.models.hosts import Compute, Gpu, Invitation, Node
 from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
 from web.models.people import Allowance, Scope, SignInLink, Token
 from web.models.records import (
-    AllocationEvent,
     Claim,
     Command,
     Container,
@@ -16,7 +16,6 @@ from web.models.records import (
     GaveWay,
     Shortage,
     Swap,
-    UsageSample,
     large,
 )
 from web.models.relay import RelayOrder

@@ -28,6 +28,12 @@ def ordered(field: str, *, down: bool = False) -> OrderBy:
     return by.desc(nulls_last=True) if down else by.asc(nulls_last=True)
 
 
+def lapsed(path: str = "") -> Q:
+    """Nodes whose names another scheduler may take, by the database's clock; `path` leads to them."""
+    lately = Now() - LAPSES
+    return ~Q(**{f"{path}seen_at__gte": lately}) & ~Q(**{f"{path}started_at__gte": lately})
+
+
 class NodeQuerySet(models.QuerySet["Node"]):
     def listed(self) -> NodeQuerySet:
         """Those that nobody has removed."""
@@ -110,6 +116,10 @@ class Node(models.Model):
         """Bytes a second with which memory moves `out` and `back`; the first time that a program's goes is slower."""
         rates = {kind: size / seconds for kind, (size, seconds) in self.moved.items() if size > 0 and seconds > 0}
         return {"out": rates.get("first" if first else "out", SUPPOSED), "back": rates.get("back", SUPPOSED)}
+
+    @property
+    def takes_launches(self) -> bool:
+        return self.is_alive() and self.drained_at is None
 
     def is_alive(self) -> bool:
         """By this host's clock, which the web side's has to be right for."""

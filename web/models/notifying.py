@@ -13,7 +13,8 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
 
-from web.models.records import AllocationEvent, Container
+from web.models.history import AllocationEvent
+from web.models.records import Container
 
 GOES_ON_AFTER = 5.0  # minutes of waiting, or "it goes on" is not worth a word
 

@@ -1,4 +1,4 @@
-"""The records: containers, their claims, commands, and what happened. Nodes and GPUs are in hosts.py.
+"""The records: containers, their claims, and commands. What happened is in history.py, nodes and GPUs in hosts.py.
 
 Who writes what. Desired state (a container's settings, `Command` rows) is written by `web/services/` alone, and by
 `scheduler/containers/intents.py` where the appliance itself wants something; observed state (every field below a line
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -59,9 +59,7 @@ class ExpectedBy(models.TextChoices):
 
 
 def large(path: str = "") -> list[str]:
-    """What its owner may make a megabyte of, to `defer` where many containers are read; `path` leads to them.
-
-    Neither changes after the launch."""
+    """What may be a megabyte, and never changes, to `defer` where many are read; `path` leads to the containers."""
     return [f"{path}{name}" for name in ("environment", "command")]
 
 
@@ -294,6 +292,13 @@ class Container(models.Model):
         return waiting_since(self)
 
     @property
+    def ends_by(self) -> datetime | None:
+        """When its time limit ends it; None: it has none, or has not started."""
+        if self.ttl_seconds is None or self.started_at is None:
+            return None
+        return self.started_at + timedelta(seconds=self.ttl_seconds)
+
+    @property
     def is_of_pods(self) -> bool:
         """Whether its quota comes by a claim in a Kubernetes cluster, NAMESPACE/NAME; of units that are counted, /NAME.
 
@@ -392,78 +397,3 @@ class Command(models.Model):
         """What to tell people about it; a launch that takes its time tells how far the fetching of its image is."""
         waits = "The scheduler has not answered yet. It will do this as soon as it can."
         return self.message or (waits if self.done_at is None else "Done.")
-
-
-class AllocationEvent(models.Model):
-    """One thing that happened to a container's memory or to the container itself. Observed, append-only.
-
-    Written through `web.audit.append` alone, which seals each batch into the hash chain.
-    """
-
-    class Kind(models.TextChoices):
-        ACCEPTED = "accepted"
-        SUSPENDED = "suspended"
-        RESUMED = "resumed"
-        REJECTED = "rejected"
-        FREED = "freed"
-        STARTED = "started"
-        ENDED = "ended"
-        PAUSED = "paused"
-        UNPAUSED = "unpaused"
-        SWAPPED_OUT = "swapped_out"  # its memory on a card went to the host's
-        SWAPPED_IN = "swapped_in"  # and came back
-        NOT_MOVED = "not_moved"  # it was to give way, and could not
-        NOT_RESTORED = "not_restored"  # its memory could not be brought back from host memory
-        NOT_STOPPED = "not_stopped"  # others had the turn, and it went on computing
-        KILLED = "killed"
-        QUOTA = "quota"
-        WARNED = "warned"  # its time is nearly over
-        IDLE = "idle"  # it holds VRAM and has not computed for a while
-        CARD_FULL = "card_full"  # the card had no memory although the lease had
-        BYPASS = "bypass"  # a process of it holds VRAM past the shim, or forged its lease page
-
-    at = models.DateTimeField(db_index=True)
-    kind = models.CharField(max_length=16, choices=Kind)
-    container = models.ForeignKey(Container, on_delete=models.PROTECT, related_name="events")
-    gpu = models.ForeignKey(Gpu, null=True, blank=True, on_delete=models.PROTECT)
-    pid = models.PositiveIntegerField(null=True, blank=True, help_text="On the host.")
-    bytes = models.BigIntegerField(default=0)
-    used_after = models.BigIntegerField(null=True, blank=True, help_text="What the container then held on this GPU.")
-    waited = models.FloatField(default=0.0, help_text="Seconds.")
-    policy = models.CharField(max_length=32, blank=True)
-    detail = models.CharField(max_length=500, blank=True)
-    seal = models.ForeignKey("web.Seal", on_delete=models.PROTECT, related_name="events")
-
-    class Meta:
-        ordering = ["id"]  # of one container the order in which they happened, which the time need not be
-        indexes = [models.Index(fields=["container", "at"])]
-
-
-class UsageSample(models.Model):
-    """What a container held on one GPU at one time, or, rolled up, over a span of time. Observed."""
-
-    class Span(models.IntegerChoices):
-        SECOND = 1
-        MINUTE = 60
-        HOUR = 3600
-
-    at = models.DateTimeField(help_text="The beginning of the span.")
-    span = models.PositiveIntegerField(choices=Span, default=Span.SECOND, help_text="Seconds.")
-    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="samples")
-    container = models.ForeignKey(Container, null=True, on_delete=models.CASCADE, related_name="samples",
-                                  help_text="Empty: the whole card.")  # fmt: skip
-    used = models.BigIntegerField(help_text="Mean over the span.")
-    peak = models.BigIntegerField(help_text="Highest within the span.")
-    granted = models.BigIntegerField(default=0)
-    utilisation = models.FloatField(null=True, help_text="Percent, mean over the span.")
-    suspended = models.FloatField(default=0.0, help_text="Seconds of the span spent suspended.")
-    had = models.FloatField(null=True, help_text="Seconds of the span that it computed; null: not known.")
-    due = models.FloatField(null=True, help_text="Seconds of the span that were its by weight; null: no turns.")
-    held_back = models.FloatField(null=True, help_text="Seconds of the span that it waited for its turn.")
-    # Of a container with two GPUs both samples say the same.
-    cpus_used = models.FloatField(null=True, help_text="Processors kept busy, mean over the span; null: not known.")
-    memory_used = models.BigIntegerField(null=True, help_text="Host RAM, mean over the span; null: not known.")
-
-    class Meta:
-        ordering = ["at"]
-        indexes = [models.Index(fields=["gpu", "span", "at"]), models.Index(fields=["container", "span", "at"])]

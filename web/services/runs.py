@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -144,6 +143,4 @@ def _owner_of(first: Container) -> User:
 
 def _left(first: Container) -> float | None:
     """Seconds of its time limit, which is one for all runs together."""
-    if first.ttl_seconds is None or first.started_at is None:
-        return None
-    return max(0.0, (first.started_at + timedelta(seconds=first.ttl_seconds) - timezone.now()).total_seconds())
+    return None if first.ends_by is None else max(0.0, (first.ends_by - timezone.now()).total_seconds())

@@ -154,7 +154,7 @@ def _taking(nodes: Sequence[Node]) -> list[Node]:
         require_scheduler(nodes[0] if len(nodes) == 1 else None)
         message = "The nodes that could take this are away. Nothing was done; try again shortly."
         raise Problem("scheduler_away", message, 503)
-    if taking := [node for node in alive if node.drained_at is None]:
+    if taking := [node for node in alive if node.takes_launches]:
         return taking
     names = ", ".join(f'"{node.name}"' for node in alive[:5])
     being = "is being drained: it takes" if len(alive) == 1 else "are being drained: they take"

@@ -13,11 +13,11 @@ the one that has least. The node's scheduler decides what happens then. Of equal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from web.errors import Problem
 from web.sizes import format_size
@@ -113,9 +113,12 @@ class AnyCard(Protocol):
     def most(self) -> int: ...
 
 
+C = TypeVar("C", bound=AnyCard)
+
+
 def able_cards(cards: Sequence[AnyCard], quota: int, count: int) -> list[AnyCard]:
     """Those that could ever give `quota`. Problem `over_capacity`, with the figures, if they are fewer than `count`."""
-    found = [card for card in cards if quota <= card.most]
+    found = _able(cards, quota)
     if len(found) < count:
         most = max((card.most for card in cards), default=0)
         what = "it" if count == 1 else f"all {count} GPUs"
@@ -126,6 +129,10 @@ def able_cards(cards: Sequence[AnyCard], quota: int, count: int) -> list[AnyCard
             "gpu_memory",
         )
     return found
+
+
+def _able(cards: Iterable[C], quota: int) -> list[C]:
+    return [card for card in cards if quota <= card.most]
 
 
 def choose_cards(cards: Sequence[AnyCard], promised: Mapping[str, int], quota: int, count: int) -> list[str]:
@@ -150,8 +157,8 @@ def choose_node(policy: Policy, sites: Sequence[Site], wish: Wish) -> Choice | N
 
 def fits(site: Site, wish: Wish) -> bool:
     """Whether it takes launches, is as it is asked to be, and could ever give that."""
-    able = [card for card in site.cards if wish.quota <= card.most]
-    return site.takes and len(able) >= wish.count and constraints.hold(wish.constraints, site.name, site.labels)
+    enough = len(_able(site.cards, wish.quota)) >= wish.count
+    return site.takes and enough and constraints.hold(wish.constraints, site.name, site.labels)
 
 
 def _offer(site: Site, wish: Wish) -> _Offer:

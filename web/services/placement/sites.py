@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.conf import settings
 from django.db.models import Sum
@@ -49,7 +49,7 @@ def sites(nodes: Sequence[Node], cards: Mapping[int, Sequence[Gpu]]) -> list[Sit
     return [
         Site(
             node.name,
-            takes=node.is_alive() and node.drained_at is None,
+            takes=node.takes_launches,
             labels=node.labels,
             under_way=asked[node.pk],
             cards=tuple(_card(card, promises, soon.get(card.pk, (0, ()))) for card in cards.get(node.pk, ())),
@@ -115,13 +115,6 @@ def _soon(nodes: Sequence[Node], cards: Sequence[Gpu]) -> dict[int, tuple[int, l
         gives_way = holder.give_way and holder.idle_since is not None and not stays
         if gives_way and home[claim.gpu_id] in moves:
             holders.append(Holder(holder.name, size, size / rates[home[claim.gpu_id]], idle=True))
-        elif (end := _end(holder)) is not None:
-            holders.append(Holder(holder.name, size, max(0.0, (end - now).total_seconds())))
+        elif holder.ends_by is not None:
+            holders.append(Holder(holder.name, size, max(0.0, (holder.ends_by - now).total_seconds())))
     return found
-
-
-def _end(container: Container) -> datetime | None:
-    """When its time limit ends it."""
-    if container.ttl_seconds is None or container.started_at is None:
-        return None
-    return container.started_at + timedelta(seconds=container.ttl_seconds)
