@@ -26,7 +26,8 @@ import docker
 import httpx
 
 from scheduler.engines.base import Launch
-from scheduler.engines.docker.engine import DockerEngine, DockerSettings
+from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.settings import DockerSettings
 from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation
 from tests.support.appliance import Appliance
 from tests.support.dockerd import IMAGE, build_image, private

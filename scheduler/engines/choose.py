@@ -8,7 +8,8 @@ from pathlib import Path
 from django.conf import settings
 
 from scheduler.engines.base import Engine, EngineAway, EngineError
-from scheduler.engines.docker.engine import DockerEngine, DockerSettings
+from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.settings import DockerSettings
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation, keep_copy
 

@@ -12,7 +12,8 @@ from typing import TypeVar
 import pytest
 
 from scheduler.engines.base import Engine, EngineError, Launch
-from scheduler.engines.docker.engine import DockerEngine, DockerSettings
+from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.settings import DockerSettings
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
 from tests.support.eventually import PATIENCE

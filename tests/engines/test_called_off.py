@@ -72,7 +72,7 @@ async def test_nothing_is_made_once_the_image_is_there(
 async def test_what_docker_is_making_is_waited_for(
     docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = docker_engine._start
+    start = docker_engine._maker._start
     starting, go_on = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any) -> Any:
@@ -80,7 +80,7 @@ async def test_what_docker_is_making_is_waited_for(
         go_on.wait(60)
         return start(*arguments)
 
-    monkeypatch.setattr(docker_engine, "_start", slowly)
+    monkeypatch.setattr(docker_engine._maker, "_start", slowly)
     launching = asyncio.create_task(docker_engine.launch(a_launch("sleep", "600")))
     await eventually(starting.is_set)
     asyncio.get_running_loop().call_later(0.1, go_on.set)
@@ -101,7 +101,7 @@ async def test_a_docker_that_hangs_is_not_waited_for(
         over.set()
         raise OSError("It does not answer.")
 
-    monkeypatch.setattr(docker_engine, "_start", hangs)
+    monkeypatch.setattr(docker_engine._maker, "_start", hangs)
     launching = asyncio.create_task(docker_engine.launch(a_launch("sleep", "600")))
     await eventually(starting.is_set)
     await called_off(launching)

@@ -20,9 +20,10 @@ import requests.exceptions
 from scheduler.engines.base import Condition, EngineAway, EngineError, Launch
 from scheduler.engines.docker import versions
 from scheduler.engines.docker.client import Client
-from scheduler.engines.docker.engine import DockerEngine, limits_of
+from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.errors import explain
 from scheduler.engines.docker.options import container_name
+from scheduler.engines.docker.settings import limits_of
 from tests.engines.conftest import Opener
 from tests.support.dockerd import IMAGE, Dockerd, NoBridge, build_image, have_dockerd, private
 from tests.support.eventually import eventually

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from scheduler.engines.base import EngineError, Launch
-from scheduler.engines.docker import folders
 from scheduler.engines.docker.engine import DockerEngine
+from scheduler.engines.docker.launching import folders
 from tests.engines.conftest import Opener
 from tests.engines.test_docker_engine import output_of
 
@@ -49,14 +49,14 @@ async def test_a_folder_that_is_exchanged_for_a_link_after_the_look_is_mounted_a
 ) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "file").write_text("root's\n")
-    take = docker_engine._take_volumes
+    take = docker_engine._maker._take_volumes
 
     def exchange(*arguments: Any) -> None:
         take(*arguments)
         data.rename(tmp_path / "away")
         data.symlink_to(tmp_path / "secret")
 
-    monkeypatch.setattr(docker_engine, "_take_volumes", exchange)
+    monkeypatch.setattr(docker_engine._maker, "_take_volumes", exchange)
     assert await output_of(docker_engine, a_launch("cat", "/d/file", volumes=[f"{data}:/d"])) == "mine\n"
 
 

@@ -118,7 +118,7 @@ def cut_short(engine: DockerEngine, launch: Launch) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine._client.api, "start", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            engine._create_and_start(launch, threading.Lock())
+            engine._maker.make(launch, threading.Lock())
 
 
 async def test_launch_cut_short_is_tidied_up(

@@ -43,4 +43,4 @@ async def test_a_launch_of_a_known_image_asks_docker_three_things_and_changes_th
     assert [word for word in asked if not word.endswith(("logs", "events"))][:3] == [
         "GET json", "POST create", "POST start",
     ]  # fmt: skip
-    assert [name for name in calls if name not in ("_inspect", "_list")] == ["_create_and_start"]
+    assert [name for name in calls if name not in ("_inspect", "_list", "listed")] == ["make"]

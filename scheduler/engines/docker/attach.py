@@ -147,3 +147,11 @@ def _refusal(status: int, body: bytes) -> EngineError:
     if status in (404, 409):
         return EngineError("The container has ended.", code="container_ended")
     return EngineError(f"Docker says: {said}", status=503 if status >= 500 else 409)
+
+
+class Unasked(dict[str, Attached]):
+    """Attached since before their container started, by its id, and not asked for yet."""
+
+    def let_go(self, engine_id: str) -> None:
+        if (attached := self.pop(engine_id, None)) is not None:
+            attached.discard()

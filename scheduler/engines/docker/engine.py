@@ -5,28 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import threading
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import docker.errors
-
 from scheduler import clock, proc
 from scheduler.engines.base import Condition, EngineAway, EngineError, Exec, Launch, Progress, Status, Use
-from scheduler.engines.docker import folders, options, versions
-from scheduler.engines.docker.attach import Attached, attach, attach_again
+from scheduler.engines.docker import options, versions
+from scheduler.engines.docker.attach import Attached, Unasked, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, LOOK_WITHIN, Client
 from scheduler.engines.docker.executed import Execs, Executed
 from scheduler.engines.docker.gpu_access import Access, detect
 from scheduler.engines.docker.groups import Groups
 from scheduler.engines.docker.image_files import Preloads, Programs
 from scheduler.engines.docker.images import STOPS, Image, Images
+from scheduler.engines.docker.launching import folders
+from scheduler.engines.docker.launching.maker import Maker
 from scheduler.engines.docker.mounting.mountings import DockerMountings
+from scheduler.engines.docker.settings import DockerSettings, has_init, limits_of, wanted_limits
 from scheduler.engines.docker.shared_cgroup import SharedCgroup, shared_cgroup
 from scheduler.engines.docker.watch import Watch
 from scheduler.engines.placer import Host, Placer
@@ -37,32 +35,6 @@ from web.sizes import format_size
 from web.spec.reserved import SHIM
 
 log = logging.getLogger(__name__)
-
-PIDS = 4096
-MADE_WITHIN, MADE_LOOK = 5.0, 0.1  # seconds for what has a launch's name to be there, or gone, and between looks
-GOING = ("dead", "removing")
-
-
-@dataclass(frozen=True, slots=True)
-class DockerSettings:
-    """`address` is a DOCKER_HOST. `memory` (bytes) and `pids` are for containers that ask for nothing.
-
-    `memory` is also the most that one may ask for, and `host_memory` (bytes) the most that all may take together.
-    `registries` is a Docker config.json with credentials. Volumes come from below `volume_roots`, or are named ones.
-    `mounts`: others start containers, too, with volumes of ours (`Mountings`).
-    `swarm`: what is launched here goes wherever the Swarm puts it that this engine is a manager of.
-    """
-
-    address: str
-    gpu_access: str = "auto"
-    memory: int | None = None
-    host_memory: int | None = None
-    pids: int = PIDS
-    log_bytes: int = 100 << 20
-    volume_roots: tuple[Path, ...] = ()
-    registries: Path | None = None
-    mounts: bool = False
-    swarm: bool = False
 
 
 class DockerEngine:
@@ -77,7 +49,7 @@ class DockerEngine:
         self._watch = Watch(self._client, self._home, settings.log_bytes, mounts=settings.mounts)
         self.mountings = DockerMountings(self._client, self._watch)
         self._execs = Execs(self._client, self._home / "execs")
-        self._attached: dict[str, Attached] = {}  # since before their start, and not asked for yet
+        self._attached = Unasked()
         self._shared_cgroup: SharedCgroup | None = None
         self._groups = Groups()
         self._why_not_held: str | None = None
@@ -119,18 +91,15 @@ class DockerEngine:
         here = Host(info["Name"], {}, {}, memory=info["MemTotal"], cpus=info["NCPU"])
         return SwarmManager(
             info["Swarm"]["Cluster"]["ID"], self._client, self._runtime_environment.simulation,
-            self._settings.log_bytes, self._settings.registries, _wanted(self._settings), here,
+            self._settings.log_bytes, self._settings.registries, wanted_limits(self._settings), here,
         )  # fmt: skip
 
     async def _prepare(self, info: Mapping[str, Any]) -> None:
         # An engine that is reached over the network has its folders elsewhere.
         self.folder = Path(info["DockerRootDir"]) if self._settings.address.startswith("unix:") else None
         self._images = Images(self._client.api, self._settings.registries)
-        self._preloads = Preloads(self._client.api, self._home, self._preload)
-        await self._client.call(self._preloads.take_away_left)
-        self._access: Access = detect(self._settings.gpu_access, info, self._runtime_environment.simulation)
-        by_toolkit = self._access.toolkit or info.get("DefaultRuntime") == "nvidia"
-        self._programs = Programs(self._client.api, toolkit=by_toolkit)
+        access: Access = detect(self._settings.gpu_access, info, self._runtime_environment.simulation)
+        by_toolkit = access.toolkit or info.get("DefaultRuntime") == "nvidia"
         toolkit = await self._client.blocking(versions.toolkit) if by_toolkit else []
         components = (await self._client.call(self._client.api.version)).get("Components", [])
         self.outdated = versions.outdated([*components, *toolkit])
@@ -142,15 +111,28 @@ class DockerEngine:
                 "This scheduler may not mount anything: containers get named volumes, but no folders of the host."
             )
         keep_text(f"{SHIM}\n", self._preload)
-        self._given = options.Given(
-            home=self._home,
-            shim=self._runtime_environment.shim,
-            preload=self._preload,
-            log_bytes=self._settings.log_bytes,
-            parent=self._shared_cgroup.parent if self._shared_cgroup else None,
-            init=has_init(info),
-            loaders=not by_toolkit or versions.known_good(toolkit),
+        self._maker = Maker(
+            client=self._client,
+            images=self._images,
+            preloads=Preloads(self._client.api, self._home, self._preload),
+            programs=Programs(self._client.api, toolkit=by_toolkit),
+            access=access,
+            given=options.Given(
+                home=self._home,
+                shim=self._runtime_environment.shim,
+                preload=self._preload,
+                log_bytes=self._settings.log_bytes,
+                parent=self._shared_cgroup.parent if self._shared_cgroup else None,
+                init=has_init(info),
+                loaders=not by_toolkit or versions.known_good(toolkit),
+            ),
+            limits=self._limits,
+            places=self._places,
+            roots=self._settings.volume_roots,
+            attached=self._attached,
+            has_begun=self._hold_together,  # systemd makes their slice with the first of them
         )
+        await self._client.call(self._maker.preloads.take_away_left)
 
     def _hold_together(self) -> None:
         """Puts all containers under one limit of host memory; what keeps it from that goes into the log once."""
@@ -172,7 +154,7 @@ class DockerEngine:
     async def close(self) -> None:
         await self._watch.close()
         for engine_id in list(self._attached):
-            self._let_go(engine_id)
+            self._attached.let_go(engine_id)
         if self._shared_cgroup is not None:
             self._shared_cgroup.remove()
         self._client.close()
@@ -217,7 +199,7 @@ class DockerEngine:
         turn = threading.Lock()  # of who is first: the thread that begins to make it, or who calls that off
         making = asyncio.create_task(
             self._client.call(
-                self._create_and_start,
+                self._maker.make,
                 launch,
                 turn,
                 image=launch.image,
@@ -324,7 +306,7 @@ class DockerEngine:
         if found is not None and found.condition is not Condition.ENDED:
             raise EngineError("It still runs: kill it first.", code="still_running")
         await self._watch.copied(engine_id)
-        self._let_go(engine_id)
+        self._attached.let_go(engine_id)
         await self._watch.stop_logs(engine_id)
         # What is made for others with their containers, such as volumes, is not ours to take away with one.
         run = self._watch.mounted.of(engine_id)
@@ -359,110 +341,6 @@ class DockerEngine:
         except OSError:
             return False  # one of the two has ended
 
-    def _create_and_start(self, launch: Launch, turn: threading.Lock) -> str:
-        """Blocking. Leaves nothing behind when it fails: a start that fails takes its container away again."""
-        image = self._images.find(launch.image)
-        if image is None:
-            return ""
-        if not turn.acquire(blocking=False):
-            raise EngineError("It was called off before it was made.")
-        volumes = options.volumes(launch)
-        sources = [volume.source for volume in volumes if volume.source.startswith("/")]
-        find = partial(folders.find, roots=self._settings.volume_roots, owner=launch.owner)
-        with folders.held(self._places, launch.id, sources, find) as places:
-            body = options.create_body(
-                launch,
-                given=replace(self._given, preload=self._preloads.file_for(image.id)),
-                limits=self._limits,
-                additions=self._access.additions(launch.gpus),
-                image=image,
-                places=places,
-            )
-            self._take_volumes(launch, [volume.source for volume in volumes if volume.source not in sources])
-            return self._start(launch, body, image)
-
-    def _start(self, launch: Launch, body: dict[str, Any], image: Image) -> str:
-        engine_id, has_begun = self._create(launch, body)
-        if has_begun:
-            return engine_id
-        api = self._client.api
-        try:
-            self._require_program(engine_id, launch, image)
-            if launch.interactive or launch.tty:
-                self._attached[engine_id] = attach(
-                    self._client, engine_id, interactive=launch.interactive, tty=launch.tty
-                )
-            api.start(engine_id)
-        except BaseException as error:
-            self._let_go(engine_id)
-            if isinstance(error, (docker.errors.APIError, EngineError)):
-                self._take_away(engine_id)
-            raise
-        self._hold_together()  # now that it has begun: systemd makes their slice with the first of them
-        return engine_id
-
-    def _require_program(self, engine_id: str, launch: Launch, image: Image) -> None:
-        environment = dict(entry.partition("=")[::2] for entry in image.environment) | dict(launch.environment)
-        self._programs.require(
-            engine_id,
-            image.runs(launch.command),
-            path=environment.get("PATH"),
-            folder=launch.working_dir or image.working_dir,
-            known_by=(image.id, *launch.volumes),
-        )
-
-    def _create(self, launch: Launch, body: dict[str, Any]) -> tuple[str, bool]:
-        """Its id, and whether it has begun: a scheduler that was killed may have got as far with this very launch.
-
-        What that one had asked for Docker may be making still: it has the name then, and is not listed yet.
-        """
-        name, deadline = options.container_name(launch), clock.monotonic() + MADE_WITHIN
-        while True:
-            try:
-                made = self._client.api.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
-                return str(made["Id"]), False
-            except docker.errors.APIError as error:
-                if error.status_code != 409:
-                    raise
-                named = self._client.api.containers(all=True, filters={"name": f"^/{re.escape(name)}$"})
-                if any((each["Labels"] or {}).get(options.LABEL) != launch.id for each in named):
-                    raise
-                for each in named:
-                    if each["State"] not in GOING:
-                        return str(each["Id"]), each["State"] != "created"
-                if clock.monotonic() > deadline:
-                    raise
-            time.sleep(MADE_LOOK)
-
-    def _take_away(self, engine_id: str) -> None:
-        """What was not started. Raises EngineAway if that fails as well: nobody knows then that it does not run."""
-        try:
-            self._client.api.remove_container(engine_id, v=True, force=True)
-        except docker.errors.NotFound:
-            return
-        except docker.errors.APIError as error:
-            message = (
-                "Docker could neither start it nor take it away again, so it may run for a while: it is ended as soon "
-                f"as Docker can. Docker says: {error.explanation}"
-            )
-            raise EngineAway(message) from error
-
-    def _take_volumes(self, launch: Launch, names: Iterable[str]) -> None:
-        """Makes the named volumes that are not there yet; refuses those of others, this host's programs among them."""
-        for name in names:
-            # One that is there already is returned as it is.
-            labels = self._client.api.create_volume(name, labels={options.LABEL_OWNER: launch.owner})["Labels"] or {}
-            if labels.get(options.LABEL_OWNER) != launch.owner and options.LABEL_SHARED not in labels:
-                message = (
-                    f'The volume "{name}" is somebody else\'s: take another name. '
-                    f"One that everybody may use carries the label {options.LABEL_SHARED}."
-                )
-                raise EngineError(message, code="forbidden", status=403, field="volumes")
-
-    def _let_go(self, engine_id: str) -> None:
-        if (attached := self._attached.pop(engine_id, None)) is not None:
-            attached.discard()
-
     async def _act(self, action: Any, engine_id: str, wanted: Condition) -> None:
         """Does it unless it is so already; what has ended cannot be paused or resumed."""
         self._check_started()
@@ -487,38 +365,3 @@ class DockerEngine:
     def _check_started(self) -> None:
         if self._why_not_started:
             raise EngineAway(self._why_not_started)
-
-
-def has_init(info: Mapping[str, Any]) -> bool:
-    """Says that it has none; then containers start without, as by `docker run`."""
-    if there := (info.get("InitCommit") or {}).get("ID") != "N/A":
-        return there
-    log.warning("Docker finds no docker-init: containers start without one, and orphans stay until they end.")
-    return there
-
-
-def limits_of(settings: DockerSettings, info: Mapping[str, Any]) -> options.DefaultLimits:
-    """What this host's control groups can enforce; says what they cannot."""
-    missing = [
-        what
-        for what, key in {"host memory": "MemoryLimit", "CPU": "CpuCfsQuota", "processes": "PidsLimit"}.items()
-        if not info.get(key)
-    ]
-    if missing:
-        log.warning("This host has no control group for %s: containers are not limited there.", ", ".join(missing))
-    if not any("name=seccomp" in option and "unconfined" not in option for option in info.get("SecurityOptions", [])):
-        log.warning("This Docker engine runs containers without a seccomp profile.")
-    wanted = replace(
-        _wanted(settings),
-        pids=settings.pids if info.get("PidsLimit") else None,
-        swap=bool(info.get("SwapLimit")),
-    )
-    return wanted.on(
-        info["MemTotal"] if info.get("MemoryLimit") else None,
-        float(info["NCPU"]) if info.get("CpuCfsQuota") else None,
-    )
-
-
-def _wanted(settings: DockerSettings) -> options.DefaultLimits:
-    """What the settings say, whatever a host has."""
-    return options.DefaultLimits(settings.memory, None, settings.pids, swap=True, host_memory=settings.host_memory)

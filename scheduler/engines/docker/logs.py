@@ -12,6 +12,7 @@ the last known one no more, all that it has is new.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -39,6 +40,7 @@ ASK_EARLIER = 10**9  # ns before the last known message: Docker is asked for sec
 BYTES_A_SECOND = 4 << 20  # of a container: a hundred pages of text
 LINES_A_SECOND = 20_000  # of a container: each costs the engine and the copier work, however short it is
 LINES_A_SECOND_IN_ALL = 10_000  # copied in the process that decides: two fifths of a core at most
+LOOK = 0.02  # seconds between two looks whether a copier is done
 GRAIN = 0.02  # seconds that are waited at least: a thread that wakes for each line keeps the others from theirs
 
 
@@ -88,6 +90,14 @@ class LogCopier:
         """The container has ended: nobody's budget is spent by what is left of its output."""
         self._go.set()
         self._hurry.set()
+
+    async def until_done(self, within: float) -> None:
+        """Returns when it is done, or after so many seconds. In no thread: those are for everybody's calls."""
+        self.hurry()
+        for _ in range(round(within / LOOK)):
+            if self.done.is_set():
+                return
+            await asyncio.sleep(LOOK)
 
     def _run(self) -> None:
         self._go.wait(HEAD_START)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
 AT_ONCE = 8  # looks that nobody asked for; the other half of Docker's threads (client.py) is for who did
 REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
-COPIED_WITHIN, COPIED_LOOK = 30.0, 0.02  # seconds that a removal waits for the output to be copied, and between looks
+COPIED_WITHIN = 30.0  # seconds that a removal waits for the output to be copied
 NOT_COPIED = "Its output is still being copied, and Docker's removal would end that. Try again in a moment."
 LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
 ENGINE_ID = re.compile(r"[0-9a-f]{64}")  # no name and no part of an id: Docker would find what it means now
@@ -58,8 +58,7 @@ class Watch:
         self._ours: set[str] = set()  # engine ids of containers that a look has shown to be launched here
         self._client, self._log_bytes = client, log_bytes
         self._home, self._label = str(home), f"{options.LABEL_HOME}={home}"
-        self.mounts = mounts
-        self.mounted = Mounted()
+        self.mounts, self.mounted = mounts, Mounted()
         self.found_out: Callable[[str, Mapping[str, Any]], None] = lambda id_, about: None
         self._looking = WeakValueDictionary[str, asyncio.Lock]()  # by engine id, while somebody looks or waits to
         self._at_once = asyncio.Semaphore(AT_ONCE)
@@ -222,9 +221,7 @@ class Watch:
                 differ.append(partial(self._tidy, id_, engine_id))
                 continue
             labels = each["Labels"]
-            # Always there; on one that was made before that, it is a terminal's if it is there at all.
-            tty = labels.get(options.LABEL_TTY, "no") != "no"
-            self.copy_logs(engine_id, Path(labels[options.LABEL_LOG]), tty=tty)
+            self.copy_logs(engine_id, Path(labels[options.LABEL_LOG]), tty=labels[options.LABEL_TTY] != "no")
             last = self.changes.last(id_)
             if last is None or last.condition is not CONDITIONS.get(each["State"], Condition.ENDED):
                 differ.append(partial(self._look_again, engine_id))
@@ -278,7 +275,7 @@ class Watch:
             return
         self.copy_logs(engine_id, copier.path, tty=copier.tty, begin=copier.begin)  # again, if it had to stop
         copier = self._logs[engine_id]
-        await _copied(copier, COPIED_WITHIN)
+        await copier.until_done(COPIED_WITHIN)
         if not copier.complete and not copier.refused:
             raise EngineError(NOT_COPIED, code="output_left", status=503)
 
@@ -289,7 +286,7 @@ class Watch:
 
     async def _last_words(self, engine_id: str) -> None:
         if (copier := self._logs.get(engine_id)) is not None:
-            await _copied(copier, LAST_WORDS)
+            await copier.until_done(LAST_WORDS)
 
     async def _tidy(self, id_: str, engine_id: str) -> None:
         """Takes away what a launch left that failed or was cut short before the start, and what a removal left that
@@ -349,15 +346,6 @@ class Watch:
         self.away = why
 
 
-async def _copied(copier: LogCopier, within: float) -> None:
-    """Returns when it is done, or after so many seconds. In no thread: those are for everybody's calls."""
-    copier.hurry()
-    for _ in range(round(within / COPIED_LOOK)):
-        if copier.done.is_set():
-            return
-        await asyncio.sleep(COPIED_LOOK)
-
-
 def as_sighting(found: Mapping[str, Any], id_: str) -> Status:
     """What an inspection (GET /containers/{id}/json) says. `id_`: ours."""
     state = found["State"]
@@ -365,9 +353,7 @@ def as_sighting(found: Mapping[str, Any], id_: str) -> Status:
     ended = condition is Condition.ENDED
     started_at, finished_at = _seconds(state["StartedAt"]), _seconds(state["FinishedAt"])
     if started_at is not None and finished_at is not None and ended:
-        finished_at = max(
-            started_at, finished_at
-        )  # two clocks read them: one that lasts a moment ends before it starts
+        finished_at = max(started_at, finished_at)  # by two clocks: what lasts a moment ends before it starts
     return Status(
         id=id_,
         engine_id=found["Id"],
