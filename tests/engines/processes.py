@@ -59,12 +59,12 @@ async def until_logged(launch: Launch, text: str) -> str:
 
 
 def states_of(engine: ProcessEngine, launch: Launch) -> list[str]:
-    running = engine._running(launch.id)
+    running = engine._found.running(launch.id)
     assert running is not None
     return [each.state for each in tree.descendants(running.keeper)]
 
 
 def pids_of(engine: ProcessEngine, launch: Launch) -> list[int]:
-    running = engine._running(launch.id)
+    running = engine._found.running(launch.id)
     assert running is not None
     return [each.pid for each in tree.descendants(running.keeper)]

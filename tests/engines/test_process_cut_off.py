@@ -81,7 +81,7 @@ async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
     launch = a_launch(tmp_path, "true")
     await engine.launch(launch)
     await next_change(engine, Condition.ENDED)
-    ended, removing, removed = engine._ended, threading.Event(), threading.Event()
+    ended, removing, removed = engine._found.ended, threading.Event(), threading.Event()
 
     def removed_meanwhile(*arguments: Any) -> Status | None:
         if not removing.is_set() and threading.current_thread() is not threading.main_thread():
@@ -92,7 +92,7 @@ async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
         return ended(*arguments)
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(engine, "_ended", removed_meanwhile)
+    monkeypatch.setattr(engine._found, "ended", removed_meanwhile)
     await engine.statuses()  # in its middle, or in that of a look of the engine's own that is under way
     await eventually(removed.is_set)
     assert engine._changes.known() == []
@@ -121,7 +121,7 @@ async def test_program_that_cannot_be_started_is_never_seen_running(
     engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a_keeper: int
 ) -> None:
     """By a look that began before its launch."""
-    look, begun, launched = engine._look, threading.Event(), threading.Event()
+    look, begun, launched = engine._found.look, threading.Event(), threading.Event()
 
     def slow(*arguments: Any) -> list[Status]:
         begun.set()
@@ -134,7 +134,7 @@ async def test_program_that_cannot_be_started_is_never_seen_running(
             await looking
         raise EngineError("Cannot start it: there is no such program.", code="cannot_start")
 
-    monkeypatch.setattr(engine, "_look", slow)
+    monkeypatch.setattr(engine._found, "look", slow)
     monkeypatch.setattr(process, "_keep", failing)
     looking = asyncio.create_task(engine.statuses())
     await eventually(begun.is_set)
@@ -246,7 +246,7 @@ async def test_folder_that_nobody_can_look_into_now_is_no_empty_one(
     monkeypatch.setattr(tree, "look", and_then_short)
     try:
         with pytest.raises(OSError, match="Too many open files"):
-            engine._look(frozenset())
+            engine._found.look(frozenset())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -268,7 +268,7 @@ async def test_process_that_nobody_can_look_at_now_is_not_gone(
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", short)
-    running = engine._running(launch.id)
+    running = engine._found.running(launch.id)
     assert running is not None
     os.kill(running.keeper, signal.SIGKILL)
     await next_change(engine, Condition.ENDED)

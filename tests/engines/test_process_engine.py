@@ -141,7 +141,7 @@ async def test_stop_behind_our_back_is_seen_within_two_seconds(
     engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two looks, not by a clock: a busy machine takes its time for each."""
-    look, looks = engine._look, 0
+    look, looks = engine._found.look, 0
 
     def counted(*arguments: Any) -> list[Status]:
         nonlocal looks
@@ -150,7 +150,7 @@ async def test_stop_behind_our_back_is_seen_within_two_seconds(
 
     launch = a_launch(tmp_path, "sleep", "600")
     await engine.launch(launch)
-    monkeypatch.setattr(engine, "_look", counted)
+    monkeypatch.setattr(engine._found, "look", counted)
     os.kill(pids_of(engine, launch)[0], signal.SIGSTOP)
     await next_change(engine, Condition.PAUSED)
     assert looks <= 2
@@ -191,7 +191,7 @@ async def test_sigterm_to_a_keeper_is_its_programs(engine: ProcessEngine, tmp_pa
     launch = a_launch(tmp_path, "sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done")
     await engine.launch(launch)
     await until_logged(launch, "ready")
-    os.kill(engine._living(launch.id).keeper, signal.SIGTERM)
+    os.kill(engine._found.living(launch.id).keeper, signal.SIGTERM)
     assert (await next_change(engine, Condition.ENDED)).exit_code == 3
 
 
@@ -239,7 +239,7 @@ async def test_remove_forgets_an_ended_container_and_refuses_a_living_one(
 async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
     engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, begun, go_on = engine._look, threading.Event(), threading.Event()
+    look, begun, go_on = engine._found.look, threading.Event(), threading.Event()
 
     def slow(*arguments: Any) -> list[Status]:
         found = look(*arguments)
@@ -247,7 +247,7 @@ async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
         go_on.wait(60)
         return found
 
-    monkeypatch.setattr(engine, "_look", slow)
+    monkeypatch.setattr(engine._found, "look", slow)
     await eventually(begun.is_set)
     launch = a_launch(tmp_path, "sleep", "600")
     await engine.launch(launch)
@@ -329,9 +329,9 @@ async def test_a_removal_waits_for_a_look_under_way_and_holds_up_nothing_else(
     def release(by: str) -> None:
         if not released:
             released.append(by)
-            engine._settling.release()
+            engine._found._settling.release()
 
-    engine._settling.acquire()
+    engine._found._settling.acquire()
     asyncio.get_running_loop().call_later(0.2, release, "the loop")
     in_vain = threading.Timer(60, release, ["somebody else"])
     in_vain.start()

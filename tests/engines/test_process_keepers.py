@@ -80,7 +80,7 @@ async def test_nothing_of_a_container_outlives_its_keeper(engine: ProcessEngine,
     await until_logged(launch, "ready")
     await eventually(lambda: len(pids_of(engine, launch)) >= 3)
     left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := proc.stat(pid))]
-    running = engine._running(launch.id)
+    running = engine._found.running(launch.id)
     assert running is not None
     os.kill(running.keeper, signal.SIGKILL)
     ended = await next_change(engine, Condition.ENDED)
@@ -97,7 +97,7 @@ async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_l
     await until_logged(launch, "ready")
     await eventually(lambda: len(pids_of(engine, launch)) >= 2)
     left = [(pid, start.started) for pid in pids_of(engine, launch) if (start := proc.stat(pid))]
-    running = engine._running(launch.id)
+    running = engine._found.running(launch.id)
     assert running is not None
     await engine.close()
     os.kill(running.keeper, signal.SIGKILL)
@@ -115,7 +115,7 @@ async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_l
 async def test_program_does_not_outlive_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
     launch = a_launch(tmp_path, "sleep", "600")
     await engine.launch(launch)
-    running = engine._running(launch.id)
+    running = engine._found.running(launch.id)
     assert running is not None
     os.kill(running.keeper, signal.SIGKILL)
     ended = await next_change(engine, Condition.ENDED)
@@ -190,7 +190,7 @@ async def test_once_the_program_has_ended_nobody_is_let_in_however_long_its_end_
     launch = a_launch(tmp_path, "/bin/sh", "-c", "echo ready; exec sleep 600")
     await engine.launch(launch)
     await until_logged(launch, "ready")
-    running = engine._running(launch.id)
+    running = engine._found.running(launch.id)
     assert running is not None
     folder = tmp_path / "processes" / launch.id
     (folder / "ended.partial").unlink()

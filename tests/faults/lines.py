@@ -37,10 +37,15 @@ ENGINE = {
     "process": (
         "scheduler/engines/process/engine.py",
         "scheduler/engines/process/folders.py",
+        "scheduler/engines/process/found.py",
         "scheduler/engines/changes.py",
         KEEPER,
     ),
-    "docker": ("scheduler/engines/docker/*.py", "scheduler/engines/changes.py"),
+    "docker": (
+        "scheduler/engines/docker/*.py",
+        "scheduler/engines/docker/launching/*.py",
+        "scheduler/engines/changes.py",
+    ),
 }
 
 

@@ -193,7 +193,7 @@ async def test_end_that_could_not_be_taken_in_is_not_lost_and_holds_nobody_up(
 
     monkeypatch.setattr(Containers, "_ended", fails)
     for each in (container, other):
-        os.kill(host.up.engine._running(each.engine_id).pid, signal.SIGKILL)  # behind our back
+        os.kill(host.up.engine._found.running(each.engine_id).pid, signal.SIGKILL)  # behind our back
     for each in (other, container):
         assert (await host.until(each, "failed")).exit_code == 137
         assert [event.kind for event in await host.events(each)] == ["started", "ended"]

@@ -10,19 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scheduler import clock, proc
-from scheduler.engines import kernel_log
+from scheduler import clock
 from scheduler.engines.base import (
     DISK_FULL,
     Attached,
@@ -39,7 +35,8 @@ from scheduler.engines.changes import Changes
 from scheduler.engines.kept import make_folder_of
 from scheduler.engines.process import tree
 from scheduler.engines.process.executed import execute
-from scheduler.engines.process.folders import forget, forget_cut_launches, forget_unless_begun
+from scheduler.engines.process.folders import forget_cut_launches, forget_unless_begun
+from scheduler.engines.process.found import Found, Running
 from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
 from scheduler.engines.process.taken import cannot_start, check_fields, check_image
 from scheduler.engines.runtime_environment import RuntimeEnvironment, environment
@@ -53,26 +50,9 @@ PAUSES = 3  # times that it is tried
 DEATH_TAKES = 10.0  # seconds; a killed process can be held up by the kernel, not for long
 LOOK_SOON = 0.05  # seconds; while what was killed just now is still there
 HELD = f"It has not ended {DEATH_TAKES:.0f} s after SIGKILL; the kernel holds it."
-CUT_OFF = "It ended with its keeper process, which somebody killed or the host did for lack of memory."
-RESTARTED = "The host was restarted while it ran, and its keeper with it."
 ROOT = Path(__file__).resolve().parents[3]
 # The scheduler's own environment holds secrets; these are what a program needs to find its way about.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """What running.json says. Start times are in ticks since the boot named `boot`."""
-
-    boot: str
-    keeper: int
-    keeper_started: int
-    pid: int
-    pid_started: int
-    started_at: float
-
-    def is_kept(self) -> bool:
-        return self.boot == boot_id() and tree.is_alive(self.keeper, self.keeper_started)
 
 
 class ProcessEngine:
@@ -101,7 +81,7 @@ class ProcessEngine:
             programs,
         )
         self._changes = Changes()
-        self._settling = threading.Lock()
+        self._found = Found(home)
         self._launching: set[str] = set()
         self._keepers: dict[str, tuple[int, int]] = {}  # container → pid and start of its keeper
         self._watched: dict[str, int] = {}  # container → pidfd of its keeper
@@ -136,7 +116,7 @@ class ProcessEngine:
 
     async def launch(self, launch: Launch, progress: Progress | None = None) -> Status:
         check_image(launch.image)
-        if self._running(launch.id) is not None and not is_starting(self._home / launch.id):
+        if self._found.running(launch.id) is not None and not is_starting(self._home / launch.id):
             return await self._look_at(launch.id)  # the same launch again, whatever the host has become since
         check_fields(launch)
         self._launching.add(launch.id)
@@ -187,13 +167,13 @@ class ProcessEngine:
         raise EngineError("There is no keyboard into a local process.", code="not_supported", status=400)
 
     async def exec(self, engine_id: str, asked: Exec) -> Executed:
-        running = self._living(engine_id)
+        running = self._found.living(engine_id)
         if await asyncio.to_thread(tree.is_frozen, running.keeper):
             raise EngineError("It is paused: resume it first.", code="paused")
-        return await execute(self._folder(engine_id), asked)
+        return await execute(self._found.folder(engine_id), asked)
 
     async def pause(self, engine_id: str) -> None:
-        running = self._living(engine_id)
+        running = self._found.living(engine_id)
         try:
             for _ in range(PAUSES):  # what is started beside it, and is ended just now, is let go on for its end
                 await asyncio.to_thread(tree.freeze, running.keeper)
@@ -206,7 +186,7 @@ class ProcessEngine:
         raise EngineError("It could not be stopped: the kernel holds a process of it, or it is just ending.")
 
     async def resume(self, engine_id: str) -> None:
-        await asyncio.to_thread(tree.thaw, self._living(engine_id).keeper)
+        await asyncio.to_thread(tree.thaw, self._found.living(engine_id).keeper)
         await self._tell_living(engine_id)
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
@@ -218,7 +198,7 @@ class ProcessEngine:
         return None
 
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
-        running = self._running(engine_id)
+        running = self._found.running(engine_id)
         if running is None or not running.is_kept():
             await self._settle(engine_id)
             return
@@ -239,19 +219,14 @@ class ProcessEngine:
             raise EngineError("It still runs: kill it first.", code="still_running")
         self._unwatch(engine_id)
         try:
-            await asyncio.to_thread(self._forget, engine_id)
+            await asyncio.to_thread(self._found.forget, engine_id)
         except OSError as error:
             raise EngineError(f"Its folder cannot be removed: {error.strerror}.") from error
         self._changes.gone_from_engine(engine_id)
 
-    def _forget(self, engine_id: str) -> None:
-        """Apart: a look at what a killed keeper has left takes as long as the host has processes."""
-        with self._settling:
-            forget(self._folder(engine_id))
-
     async def statuses(self) -> list[Status]:
         before = self._changes.snapshot()
-        found = await asyncio.to_thread(self._look, frozenset(self._launching))
+        found = await asyncio.to_thread(self._found.look, frozenset(self._launching))
         self._changes.looked(before, found)
         return self._changes.known()  # of what changed during the look it knows less than we
 
@@ -266,7 +241,7 @@ class ProcessEngine:
         return running.pid if running is not None and running.is_kept() else 0
 
     def owns(self, engine_id: str, pid: int) -> bool:
-        running = self._running(engine_id)
+        running = self._found.running(engine_id)
         return running is not None and running.is_kept() and tree.is_below(pid, running.keeper)
 
     def uses(self, engine_ids: Iterable[str]) -> dict[str, Use]:
@@ -274,7 +249,7 @@ class ProcessEngine:
         for engine_id in engine_ids:
             if engine_id in known:
                 self._keepers[engine_id] = known[engine_id]
-            elif (running := self._running(engine_id)) is not None and running.boot == boot_id():
+            elif (running := self._found.running(engine_id)) is not None and running.boot == boot_id():
                 self._keepers[engine_id] = running.keeper, running.keeper_started
         return {engine_id: Use(*used) for engine_id, used in tree.uses(self._keepers).items()}
 
@@ -292,85 +267,6 @@ class ProcessEngine:
             of_image=inherited,
         )
         return {**inherited, **ours}
-
-    def _folder(self, engine_id: str) -> Path:
-        """Of one of ours, before each act on it: a row of the database may name any. Raises EngineError."""
-        if engine_id in ("", ".", "..") or "/" in engine_id or "\0" in engine_id:
-            raise EngineError("This appliance did not start that container, and leaves it alone.", code="not_ours")
-        return self._home / engine_id
-
-    def _running(self, engine_id: str) -> Running | None:
-        path = self._folder(engine_id) / "running.json"
-        try:
-            return Running(**json.loads(path.read_text()))
-        except FileNotFoundError:
-            return None
-        except ValueError:  # the power was cut before it had reached the disk
-            return Running("", 0, 0, 0, 0, started_at=path.stat().st_mtime)
-
-    def _living(self, engine_id: str) -> Running:
-        running = self._running(engine_id)
-        if running is None or not running.is_kept():
-            raise EngineError("The container has ended.", code="not_running")
-        return running
-
-    def _look(self, launching: frozenset[str]) -> list[Status]:
-        children = tree.look()
-        # Not by `glob`: since Python 3.12 it finds nothing where the host lets it look at nothing.
-        begun = {name for name in os.listdir(self._home) if (self._home / name / "running.json").exists()}
-        names = {name for name in begun - launching if not is_starting(self._home / name)}
-        found = (self._sighting(name, children) for name in names)  # what is being launched is told at its end
-        return [status for status in found if status.condition is not Condition.GONE]
-
-    def _sighting(self, engine_id: str, children: tree.Children | None = None) -> Status:
-        # The keeper's end is looked for before the file it leaves: the other way round one could miss both.
-        running = self._running(engine_id)
-        kept = running is not None and running.is_kept()
-        if running is None:
-            return Status(engine_id, engine_id, Condition.GONE)
-        if ended := self._ended(engine_id, running):
-            return ended
-        if not kept:
-            return self._without_keeper(engine_id, running)
-        condition = Condition.PAUSED if tree.is_frozen(running.keeper, children) else Condition.RUNNING
-        return Status(engine_id, engine_id, condition, started_at=running.started_at)
-
-    def _ended(self, engine_id: str, running: Running) -> Status | None:
-        try:
-            said = json.loads((self._folder(engine_id) / "ended.json").read_text())
-        except (FileNotFoundError, ValueError):  # or it has not reached the disk
-            return None
-        return Status(
-            engine_id, engine_id, Condition.ENDED, said["exit_code"], running.started_at, said["finished_at"],
-            said["reason"],
-        )  # fmt: skip
-
-    def _without_keeper(self, engine_id: str, running: Running) -> Status:
-        """Its keeper was killed, and the kernel has ended the first process; nobody has ended the others.
-
-        They are known by the socket that they were started with: without it they have no GPU memory.
-        """
-        with self._settling:  # the regular look has a thread of its own
-            if self._running(engine_id) is None:
-                return Status(engine_id, engine_id, Condition.GONE)  # it was removed meanwhile
-            if ended := self._ended(engine_id, running):
-                return ended
-            here = running.boot == boot_id()
-            if here and (left := self._left(engine_id)):
-                tree.signal_each(left, signal.SIGKILL)
-                return Status(engine_id, engine_id, Condition.RUNNING, started_at=running.started_at)
-            reason, at = (kernel_log.of_process(running.keeper) or CUT_OFF, clock.wall()) if here else (RESTARTED, None)
-            said: dict[str, object] = {"exit_code": None, "finished_at": at, "reason": reason}
-            with contextlib.suppress(OSError):  # a full disk: the next look finds the same
-                write_json(self._folder(engine_id) / "ended.json", said)
-            return Status(engine_id, engine_id, Condition.ENDED, None, running.started_at, at, reason)
-
-    def _left(self, engine_id: str) -> list[proc.Stat]:
-        try:
-            launch = json.loads((self._folder(engine_id) / "launch.json").read_text())
-        except (FileNotFoundError, ValueError):  # the power was cut while it was written
-            return []
-        return tree.with_environment(f"GPUSHARE_SOCKET={launch['environment']['GPUSHARE_SOCKET']}")
 
     async def _settle(self, engine_id: str) -> None:
         """Waits until nothing is left of one whose keeper is gone. Raises EngineError."""
@@ -397,11 +293,11 @@ class ProcessEngine:
 
     async def _look_at(self, engine_id: str) -> Status:
         """Apart: it takes as long as the host has processes, and any program can have thousands."""
-        return await asyncio.to_thread(self._sighting, engine_id)
+        return await asyncio.to_thread(self._found.status, engine_id)
 
     def _watch(self, engine_id: str) -> None:
         """Has the kernel tell when the keeper ends."""
-        running = self._running(engine_id)
+        running = self._found.running(engine_id)
         if running is None or engine_id in self._watched or not running.is_kept():
             return
         try:
