@@ -19,6 +19,7 @@ from scheduler.containers.forecasts import Forecasts
 from scheduler.containers.garbage_collection import GarbageCollector
 from scheduler.containers.intents import Intents
 from scheduler.containers.launch import Launcher
+from scheduler.containers.moving import note_movable
 from scheduler.containers.registry import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
@@ -137,7 +138,7 @@ class Components:
         self.health.see(self.gpus.cards, readings)
         self.plugin.see(readings)
         self.history.write(readings)
-        self.swapping.look()
+        note_movable(self.broker, self.store)
         await self.idle.look(readings)
         await self.activity.look()
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from math import inf
 
 from scheduler import clock
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
+from scheduler.core.events import STAYS, Movable
+from scheduler.sessions.broker import Broker
 from scheduler.sessions.live_containers import LiveContainer, Session
+from scheduler.store import Store
 from shim.binding import Sharing
 
 LOCK_SECONDS = 30.0  # in which what the processes of a container have given to their cards must be done
@@ -21,6 +25,7 @@ GRACE = 30.0  # seconds more
 ATTEMPTS = 6  # steps between any two states, and as many again
 ASKED_WITHIN = 1.0  # seconds; who asks what its card has done has its answer in microseconds, or says what is not so
 LOOK = 0.002  # seconds between two looks
+ASIDE, LONGEST_ASIDE = 60.0, 3600.0  # seconds in which one that did not answer is not preempted; twice as many
 STANDS = 0.5  # seconds after which one that stands still is waited for beside all else
 
 
@@ -51,6 +56,36 @@ def why_it_stays(live: LiveContainer) -> str:
                 "The driver cannot bring such memory back from host memory."
             )
     return ""
+
+
+def note_movable(broker: Broker, store: Store) -> None:
+    """Says which containers cannot be moved, and why, as soon as their lease pages do."""
+    for live in broker.live_containers.values():
+        why, known = why_it_stays(live), broker.state.containers.get(live.id)
+        if why != live.cannot_move:
+            live.cannot_move = why
+            store.container(live.id, cannot_move=why)
+        if known is not None and known.movable is bool(why):
+            broker.tell(Movable(broker.now(), live.id, not why))
+
+
+def holders(live: LiveContainer) -> list[Session]:
+    return [s for s in live.sessions.values() if not s.ended and any(lease.used for lease in s.leases.values())]
+
+
+def stopped(live: LiveContainer) -> list[Session]:
+    """Those that may not be running on their cards."""
+    return [session for session in live.sessions.values() if session.stopped and not session.ended]
+
+
+def stays_after(live: LiveContainer, error: Exception) -> float:
+    """Seconds in which it is not preempted after this; ever more where it does not answer."""
+    if isinstance(error, CardError) and error.why is Why.CANNOT:
+        return inf
+    if isinstance(error, CardError) and error.why is Why.HUNG:
+        live.unanswered += 1
+        return min(ASIDE * 2.0 ** (live.unanswered - 1), LONGEST_ASIDE)
+    return STAYS
 
 
 class Mover:

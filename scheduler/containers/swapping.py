@@ -30,10 +30,10 @@ from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.card.speeds import Speeds
 from scheduler.card.turns import TurnPlayer
 from scheduler.containers import host_memory_budget
-from scheduler.containers.moving import Mover, why_it_stays
+from scheduler.containers.moving import Mover, holders, stays_after, stopped, why_it_stays
 from scheduler.core import moves
 from scheduler.core.admission import size
-from scheduler.core.events import STAYS, ActivityDetected, CameBack, Movable, MoveBegun, NotMoved, Preempt
+from scheduler.core.events import STAYS, ActivityDetected, CameBack, MoveBegun, NotMoved, Preempt
 from scheduler.core.moves import Action
 from scheduler.core.state import Mode, Stage
 from scheduler.engines.base import EngineError
@@ -49,7 +49,6 @@ AGAIN = 5.0  # seconds until what could not be brought back is tried again
 FULL_AGAIN = 1.0  # until the database is asked again that did not take a step
 LONGEST = 120.0  # between two tries where the driver does not answer, so that others get their turn
 ANSWERS_WITHIN = 2.0  # seconds for the processes of one that was not moved, while others wait for their turn
-ASIDE, LONGEST_ASIDE = 60.0, 3600.0  # seconds in which one that did not answer is not preempted; twice as many
 STANDS = "TtD"  # states of a thread that explain why its process does not answer, and may end (proc_pid_stat(5))
 GIVE_UP = 600.0  # seconds in which the driver has not answered once about a process that runs: its memory is lost
 
@@ -114,7 +113,7 @@ class Swapping:
         """For a person. Returns a sentence on what came free. Raises Problem, and nothing has changed."""
         await self.await_move(live)
         if not live.swap:
-            if not _holders(live):
+            if not holders(live):
                 return "It held no GPU memory."
             async with live.moving, self._transfer:
                 if not live.swap:  # else it was preempted while this one waited for its turn
@@ -166,9 +165,8 @@ class Swapping:
 
     def resume(self, live: LiveContainer) -> None:
         """For a person; a next scheduler goes on with it. What could not be restored is tried once more."""
-        if live.not_restored:
-            live.not_restored = ""
-            self._store.container(live.id, not_restored="")
+        live.not_restored = ""
+        self._store.container(live.id, not_restored="")
         if live.is_out and live.gave_way:
             self._keep_out(live)
         self._broker.update_paused(live)
@@ -183,16 +181,6 @@ class Swapping:
             self._broker.swapped_out(live)
         self._begin(self._settle(live))
 
-    def look(self) -> None:
-        """Says which containers cannot be moved, and why, as soon as their lease pages do."""
-        for live in self._broker.live_containers.values():
-            why, known = why_it_stays(live), self._broker.state.containers.get(live.id)
-            if why != live.cannot_move:
-                live.cannot_move = why
-                self._store.container(live.id, cannot_move=why)
-            if known is not None and known.movable is bool(why):
-                self._broker.tell(Movable(self._broker.now(), live.id, not why))
-
     # ---- out ----
 
     async def _move_out(self, live: LiveContainer, why: str, gave_way: str = "", gave_way_to: str = "") -> str:
@@ -206,7 +194,7 @@ class Swapping:
         self._broker.tell(MoveBegun(self._broker.now(), live.id))
         for gpu in live.quota:
             self._broker.collect_idle(live, gpu)
-        sessions = _holders(live)
+        sessions = holders(live)
         await self._stage(live, Swap.LEAVING)
         try:
             if not await self._turns.settled(live.id):  # who is let go within a checkpoint does not survive it
@@ -226,8 +214,8 @@ class Swapping:
         except Exception as error:
             if not isinstance(error, CardError | EngineError):
                 log.exception("container %s is not moved", live)
-            live.stays = _stays(live, error)
-            await self._bring_back(live, await self._mover.await_answers(_stopped(live), ANSWERS_WITHIN))
+            live.stays = stays_after(live, error)
+            await self._bring_back(live, await self._mover.await_answers(stopped(live), ANSWERS_WITHIN))
             raise Problem("cannot_swap", f"Its GPU memory could not be freed: {error}", 409) from error
         if live.finished:
             raise Problem("container_ended", f'"{live.name}" has ended.', 409)
@@ -278,7 +266,7 @@ class Swapping:
             killed=live.killed,
             given_up=bool(live.not_restored),
             unseen=bool(self._broker.unseen),
-            undone=live.raised or bool(_stopped(live)),
+            undone=live.raised or bool(stopped(live)),
         )
 
     async def _settle(self, live: LiveContainer) -> None:
@@ -295,7 +283,7 @@ class Swapping:
                 case Action.BRING_BACK | Action.LEND_TO_OTHERS as do:
                     silent: Mapping[int, CardError] = {}
                     if do is Action.BRING_BACK and live.swap == Swap.LEAVING:  # others have their turn meanwhile
-                        silent = await self._mover.await_answers(_stopped(live))
+                        silent = await self._mover.await_answers(stopped(live))
                     async with self._transfer:
                         now = self._next(live)
                         if now is not do:
@@ -310,11 +298,11 @@ class Swapping:
         begun, had = clock.monotonic(), {gpu: live.granted(gpu) for gpu in live.quota}
         if live.is_out:
             await self._stage(live, Swap.COMING)
-        elif not live.swap and _stopped(live):
+        elif not live.swap and stopped(live):
             self._turns.bar(live.id, "moving")
             await self._turns.settled(live.id)
         errors = list(silent.values())
-        for session in _stopped(live):
+        for session in stopped(live):
             try:
                 if session.id not in silent:
                     await self._mover.back_in_turn(session, self._transfer)
@@ -410,22 +398,3 @@ class Swapping:
                 await asyncio.sleep(FULL_AGAIN)
             else:
                 return
-
-
-def _holders(live: LiveContainer) -> list[Session]:
-    return [s for s in live.sessions.values() if not s.ended and any(lease.used for lease in s.leases.values())]
-
-
-def _stopped(live: LiveContainer) -> list[Session]:
-    """Those that may not be running on their cards."""
-    return [session for session in live.sessions.values() if session.stopped and not session.ended]
-
-
-def _stays(live: LiveContainer, error: Exception) -> float:
-    """Seconds in which it is not preempted after this; ever more where it does not answer."""
-    if isinstance(error, CardError) and error.why is Why.CANNOT:
-        return inf
-    if isinstance(error, CardError) and error.why is Why.HUNG:
-        live.unanswered += 1
-        return min(ASIDE * 2.0 ** (live.unanswered - 1), LONGEST_ASIDE)
-    return STAYS

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from scheduler.containers import swapping
+from scheduler.containers import moving, swapping
 from scheduler.containers.moving import Mover, why_it_stays
 from scheduler.core.state import Stage
 from scheduler.engines.base import Condition, EngineError, Status
@@ -166,7 +166,8 @@ async def test_what_is_shared_while_it_is_being_stopped_stays(host: Host, monkey
 @pytest.fixture
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a program from before the shim noted it: the scheduler does not know that memory is shared."""
-    monkeypatch.setattr(swapping, "why_it_stays", lambda live: "")
+    for module in (swapping, moving):
+        monkeypatch.setattr(module, "why_it_stays", lambda live: "")
 
 
 async def is_lost(host: Host, container: Container) -> Container:
