@@ -176,7 +176,7 @@ static struct context *_Atomic destroyed; /* the last one, if `reuse` */
 /* For tests: from now on a context has the address of the one that was destroyed last. */
 EXPORT void sim_reuse_contexts(void) { atomic_store(&reuse, true); }
 
-static CUresult create(CUcontext *context, unsigned flags, CUdevice device) {
+CUresult context_create(CUcontext *context, unsigned flags, CUdevice device) {
     CUresult result = begin(device);
     if (result != CUDA_SUCCESS) return result;
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -198,49 +198,24 @@ static CUresult create(CUcontext *context, unsigned flags, CUdevice device) {
 
 EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
     ENTERED();
-    return create(context, flags, device);
+    return context_create(context, flags, device);
 }
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
     ENTERED();
-    return create(context, flags, device);
+    return context_create(context, flags, device);
 }
 
 EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
     ENTERED();
     if (affinity != NULL || count != 0) return CUDA_ERROR_NOT_SUPPORTED;
-    return create(context, flags, device);
+    return context_create(context, flags, device);
 }
 
 EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned flags, CUdevice device) {
     ENTERED();
     if (params != NULL) return CUDA_ERROR_NOT_SUPPORTED;
-    return create(context, flags, device);
-}
-
-/* For OpenGL, which this card does not draw: a context like any other. */
-EXPORT CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
-    ENTERED();
-    return create(context, flags, device);
-}
-
-EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
-    ENTERED();
-    return create(context, flags, device);
-}
-
-/* Nor does it decode films for VDPAU. */
-EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau, void *entries) {
-    ENTERED();
-    (void)vdpau, (void)entries;
-    return create(context, flags, device);
-}
-
-EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, uint32_t vdpau,
-                                    void *entries) {
-    ENTERED();
-    (void)vdpau, (void)entries;
-    return create(context, flags, device);
+    return context_create(context, flags, device);
 }
 
 static CUresult destroy(CUcontext context) {

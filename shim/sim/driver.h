@@ -166,6 +166,7 @@ struct context {
 /* The calling thread's context, or why it has none that works. */
 CUresult context_current(struct context **context);
 
+CUresult context_create(CUcontext *context, unsigned flags, CUdevice device);
 CUresult context_retain(CUdevice device, struct context **context);
 CUresult context_release(CUdevice device);
 
