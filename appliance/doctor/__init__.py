@@ -52,6 +52,6 @@ def examine(checks: tuple[Check, ...] = CHECKS) -> Iterator[Finding]:
                 check.__name__,
                 State.WRONG,
                 f"The check itself failed: {type(error).__name__}: {error}",
-                "Whether this is in order is not known.",
-                "Report it, with this line.",
+                "The state of this item is unknown.",
+                "Report it with this line.",
             )

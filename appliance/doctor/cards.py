@@ -55,14 +55,14 @@ def driver() -> Iterator[Finding]:
             "driver",
             f"Driver {version} sees no GPU.",
             means,
-            "`lspci | grep -i nvidia` and `dmesg | grep -i nvrm` tell why.",
+            "`lspci | grep -i nvidia` and `dmesg | grep -i nvrm` show why.",
         )
     elif int(version.partition(".")[0]) < SWAPS:
         yield note(
             "driver",
             f"Driver {version}, {count} GPUs.",
             "Swapping needs 570 or newer; all else works.",
-            "Upgrade the driver, or set GPUSHARE_SWAP_MEMORY=0 to be asked no more.",
+            "Upgrade the driver, or hide this note with GPUSHARE_SWAP_MEMORY=0.",
         )
     else:
         yield fine("driver", f"Driver {version}, {count} GPUs.")
@@ -93,7 +93,7 @@ def docker() -> Iterator[Finding]:
             "docker",
             f"Docker does not answer at {address}: {error}.",
             "No container can be started." if tell is wrong else "Containers will be plain local processes.",
-            "`systemctl start docker`; who is not root must be in the group docker; GPUSHARE_DOCKER_HOST.",
+            "`systemctl start docker`. Users other than root must be in the group docker. See GPUSHARE_DOCKER_HOST.",
         )
         return
     yield fine(

@@ -51,8 +51,8 @@ def home() -> Iterator[Finding]:
     if mode & 0o007:
         yield wrong(
             "home",
-            f"GPUSHARE_HOME {home} is open to everybody (mode {mode:o}).",
-            "Anybody on this host reaches the sockets and the database below it.",
+            f"GPUSHARE_HOME {home} is open to every user of this host (mode {mode:o}).",
+            "Each of them can reach the sockets and the database in it.",
             f"chmod o= {home}",
         )
         return
@@ -63,11 +63,11 @@ def home() -> Iterator[Finding]:
         yield wrong(
             "home",
             f"GPUSHARE_HOME {home} cannot be written: {error.strerror}.",
-            "The scheduler keeps keys, sockets and what it granted there, and cannot start.",
-            "Run this as the scheduler's user; else give that user the folder, or look at the disk.",
+            "The scheduler keeps its keys, sockets and grants there, and cannot start.",
+            "Run doctor as the scheduler's user. If that fails too, give the folder to that user, and check the disk.",
         )
         return
-    yield fine("home", f"{home} can be written, and by nobody else.")
+    yield fine("home", f"{home} can be written, by this user only.")
 
 
 def sockets() -> Iterator[Finding]:
@@ -81,9 +81,9 @@ def sockets() -> Iterator[Finding]:
     except OSError as error:
         yield wrong(
             "sockets",
-            f"There can be no socket in GPUSHARE_HOME: {error.strerror}.",
+            f"No socket can be made in GPUSHARE_HOME: {error.strerror}.",
             "No container can reach the scheduler.",
-            "Put GPUSHARE_HOME on a local file system (not NFS or a Windows share) that you may write.",
+            "Put GPUSHARE_HOME on a local file system (not NFS or a Windows share) that is writable.",
         )
         return
     yield fine("sockets", f"UNIX sockets work in {settings.GPUSHARE_HOME}.")
@@ -117,7 +117,7 @@ def rights() -> Iterator[Finding]:
         yield note(
             "rights",
             f"This is user {os.geteuid()}, not root.",
-            "Containers of Docker's, other people's processes and swapping need the scheduler to be root.",
+            "Docker containers, processes of other users and swapping need a scheduler that runs as root.",
             "Run the scheduler, and this, as root: `sudo gpushare doctor`.",
         )
 
@@ -144,20 +144,20 @@ def clock() -> Iterator[Finding]:
         yield wrong(
             "clock",
             f"The scheduler's last sign of life is {ahead:.0f} s in the future.",
-            "The clock was set back: what happened until then has wrong times in the reports.",
-            "Set the clock right and let it be kept: `timedatectl set-ntp true`.",
+            "The clock was set back: events until then have wrong times in the reports.",
+            "Correct the clock and synchronise it: `timedatectl set-ntp true`.",
         )
     elif abs(skew) >= SKEW:
         yield wrong(
             "clock",
             f"This host's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the database's.",
-            "What happens on this node is told with wrong times; its order is right.",
-            "Set both right and let them be kept: `timedatectl set-ntp true`.",
+            "Events of this node have wrong times; their order is right.",
+            "Correct both clocks and synchronise them: `timedatectl set-ntp true`.",
         )
     elif ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)) == TIME_ERROR:
         yield note(
             "clock",
-            "Nobody keeps this host's clock.",
+            "This host's clock is not synchronised.",
             "Times in reports, tokens and TLS drift away.",
             "`timedatectl set-ntp true`, or install chrony.",
         )
@@ -184,8 +184,8 @@ def pid_namespace() -> Iterator[Finding]:
     else:
         yield note(
             "pid_namespace",
-            "This is not the host's PID namespace: it runs in a container.",
-            "The driver tells the host's process ids; where they are not ours, memory cannot be told apart.",
+            "This process runs in a container, with a PID namespace of its own.",
+            "The driver reports process IDs of the host. Elsewhere they cannot be matched to containers.",
             "Run it on the host, or start its container with `--pid=host`.",
         )
 
@@ -219,8 +219,8 @@ def ports() -> Iterator[Finding]:
         yield wrong(
             "ports",
             f"{told}, and the web side's {settings.PORT} is one of them.",
-            "A container can take its place while it starts again.",
-            "Another PORT, or other GPUSHARE_PORTS.",
+            "A container can take that port while the web side restarts.",
+            "Choose another PORT, or other GPUSHARE_PORTS.",
         )
         return
     try:
@@ -231,7 +231,7 @@ def ports() -> Iterator[Finding]:
         yield note(
             "ports",
             f"{told}; this host's own connections take theirs from {first} to {last}.",
-            "Now and then a launch finds its port taken by some connection.",
+            "A launch fails now and then because a connection uses its port.",
             f"Choose GPUSHARE_PORTS below {first}, or set net.ipv4.ip_local_reserved_ports={lowest}-{highest}.",
         )
     else:

@@ -20,14 +20,14 @@ WITHIN = 5.0  # seconds for an answer
 def plugin() -> Iterator[Finding]:
     people, path = settings.GPUSHARE_PLUGIN_PEOPLE, settings.GPUSHARE_PLUGIN_SOCKET
     if not people:
-        yield fine("plugin", "not used: GPUSHARE_PLUGIN_PEOPLE names nobody")
+        yield fine("plugin", "not used: GPUSHARE_PLUGIN_PEOPLE is empty")
         return
     try:
         told = _ask(path)
     except (OSError, HTTPException, ValueError) as error:
         yield wrong(
             "plugin",
-            f"Nobody answers at {path} as a volume plugin: {error}.",
+            f"No volume plugin answers at {path}: {error}.",
             "Containers with such a volume do not start, and `docker volume ls` takes a quarter of a minute.",
             "Start the scheduler, with the Docker engine, as root; its log says what keeps it from serving the plugin.",
         )
@@ -35,9 +35,9 @@ def plugin() -> Iterator[Finding]:
     if told != {"Implements": ["VolumeDriver"]}:
         yield wrong(
             "plugin",
-            f"Somebody else answers at {path}.",
+            f"Another program answers at {path}.",
             "Containers with such a volume do not start.",
-            "Name another place by GPUSHARE_PLUGIN_SOCKET.",
+            "Set GPUSHARE_PLUGIN_SOCKET to another path.",
         )
         return
     yield fine("plugin", f"answers at {path}")
@@ -65,6 +65,6 @@ def _people(people: list[str]) -> Iterator[Finding]:
         yield note(
             "plugin",
             f"There is no active account {', '.join(missing)}.",
-            "Containers that are to be theirs do not start.",
+            "Containers of these owners do not start.",
             "Make the account on the page People, or take the name out of GPUSHARE_PLUGIN_PEOPLE.",
         )

@@ -39,7 +39,7 @@ def database() -> Iterator[Finding]:
             "database",
             f"{connection.vendor} at {where} does not answer: {error}.",
             "Nothing can start.",
-            "Look at DATABASE_URL, and whether the server runs and lets this user in.",
+            "Check DATABASE_URL, that the server runs, and that this user may connect.",
         )
         return
     if newer:
@@ -52,8 +52,8 @@ def database() -> Iterator[Finding]:
     elif missing:
         yield note(
             "database",
-            f"{len(missing)} changes of this release are not made in the database yet.",
-            "Scheduler and web side of two services need them first; `make up` makes them itself.",
+            f"{len(missing)} migrations of this release are not applied.",
+            "Separate services need them before they start; `make up` applies them itself.",
             "`manage.py migrate`",
         )
     else:
@@ -76,7 +76,7 @@ def _connections() -> Iterator[Finding]:
         yield wrong(
             "database",
             f"PostgreSQL takes {most} connections ({reserved} of them superusers'), and there are {nodes} nodes.",
-            "Each scheduler keeps one and the web side some: who comes last cannot write, or cannot sign in.",
+            "Each scheduler keeps one, the web side several. Beyond that, schedulers cannot write, users not sign in.",
             f"In postgresql.conf set max_connections to {wanted} or more, and restart it.",
         )
 
@@ -91,7 +91,7 @@ def _rights() -> Iterator[Finding]:
     if superuser or creates:
         yield note(
             "database",
-            f"The PostgreSQL role {role} {'is a superuser' if superuser else 'may make roles (CREATEROLE)'}.",
+            f"The PostgreSQL role {role} {'is a superuser' if superuser else 'can create roles (CREATEROLE)'}.",
             "A program that gets into the web side could run programs on PostgreSQL's host.",
             "Use a role that is no superuser." if superuser else setup.command(),
         )
@@ -121,7 +121,7 @@ def scheduler() -> Iterator[Finding]:
     try:
         node = Node.objects.filter(name=settings.GPUSHARE_NODE).first()
     except DatabaseError:
-        yield note("scheduler", "Whether it lives is not known.", "The database tells that.", "See database above.")
+        yield note("scheduler", "It is not known whether it runs.", "The database knows that.", "See database above.")
         return
     if node is None or not node.is_alive():
         seen = f"since {node.seen_at:%Y-%m-%d %H:%M} UTC" if node and node.seen_at else "so far"
@@ -141,7 +141,7 @@ def scheduler() -> Iterator[Finding]:
         yield note(
             "scheduler",
             f"Memory cannot be swapped: {node.cannot_swap}",
-            "Nobody gives way to those who wait.",
+            "No container is moved to host memory for others.",
             "docs/swapping.md; GPUSHARE_SWAP_MEMORY=0 switches it off.",
         )
 
@@ -160,8 +160,8 @@ def port() -> Iterator[Finding]:
         if error.errno != errno.EADDRINUSE:
             yield wrong(
                 "port",
-                f"{address} cannot be listened at: {error.strerror}.",
-                "Nobody reaches the web side.",
+                f"The web side cannot listen at {address}: {error.strerror}.",
+                "The web side cannot be reached.",
                 "HOST has to be an address of this host; a PORT below 1024 needs root.",
             )
             return
@@ -170,9 +170,9 @@ def port() -> Iterator[Finding]:
     if isinstance(answer, str) or answer.text != '{"status": "ok"}':
         yield wrong(
             "port",
-            f"Somebody else listens at {address}.",
+            f"Another program listens at {address}.",
             "The web side cannot start.",
-            f"`ss -ltnp 'sport = :{settings.PORT}'` says who; or choose another PORT.",
+            f"`ss -ltnp 'sport = :{settings.PORT}'` names it; or choose another PORT.",
         )
     else:
         yield fine("port", f"The appliance answers at {address}.")
@@ -180,15 +180,15 @@ def port() -> Iterator[Finding]:
 
 def proxy() -> Iterator[Finding]:
     if not settings.CSRF_TRUSTED_ORIGINS:
-        yield fine("proxy", "none: GPUSHARE_PUBLIC_URL names no address")
+        yield fine("proxy", "none: GPUSHARE_PUBLIC_URL is empty")
     for origin in settings.CSRF_TRUSTED_ORIGINS:
         answer = _get(f"{origin}/healthz")
         if isinstance(answer, str):
             yield wrong(
                 "proxy",
                 f"{origin} does not answer: {answer}.",
-                "Nobody reaches the appliance from outside.",
-                "Look at the proxy, its certificate and the name's address.",
+                "The appliance cannot be reached from outside.",
+                "Check the proxy, its certificate and the name's address.",
             )
             continue
         if answer.text != '{"status": "ok"}':
@@ -196,7 +196,7 @@ def proxy() -> Iterator[Finding]:
                 "proxy",
                 f"{origin} answers {answer.status_code}, and not as the appliance.",
                 "Pages from outside do not open.",
-                "Lead the proxy to HOST and PORT (docs/production.md).",
+                "Point the proxy at HOST and PORT (docs/production.md).",
             )
             continue
         named = _get(f"{origin}/api/v1/")  # /healthz answers by any name
@@ -205,16 +205,16 @@ def proxy() -> Iterator[Finding]:
                 "proxy",
                 f"{origin} is refused: the appliance does not know that name.",
                 "Pages from outside do not open.",
-                "Put it into GPUSHARE_ALLOWED_HOSTS; the proxy must pass Host on.",
+                "Add it to GPUSHARE_ALLOWED_HOSTS. The proxy must pass the Host header on.",
             )
             continue
         status = _get(f"{origin}/ws/dashboard/", {**UPGRADE, "Origin": origin})
         if isinstance(status, str) or status.status_code not in (101, 403):
-            told = status if isinstance(status, str) else f"it answers {status.status_code}"
+            why = status if isinstance(status, str) else f"it answers {status.status_code}"
             yield wrong(
                 "proxy",
-                f"{origin} passes no WebSocket on: {told}.",
-                "The dashboard and consoles stand still.",
+                f"{origin} passes no WebSocket on: {why}.",
+                "The dashboard and consoles do not update.",
                 "Pass Upgrade and Connection on for /ws/ (docs/production.md).",
             )
         else:
@@ -223,8 +223,8 @@ def proxy() -> Iterator[Finding]:
         yield note(
             "proxy",
             "GPUSHARE_TRUSTED_PROXIES is empty.",
-            "All who come through a proxy share one budget.",
-            "Name the proxy's address there.",
+            "All users behind the proxy share one address's budgets.",
+            "Set it to the proxy's address.",
         )
 
 
@@ -250,11 +250,11 @@ def ldap() -> Iterator[Finding]:
         yield wrong(
             "ldap",
             f"{url}: {told.get('desc', error)}.",
-            "Nobody of the directory can sign in.",
-            "Look at GPUSHARE_LDAP_URL, _BIND_DN, _BIND_PASSWORD, _PEOPLE and _STARTTLS.",
+            "Users of the directory cannot sign in.",
+            "Check GPUSHARE_LDAP_URL, _BIND_DN, _BIND_PASSWORD, _PEOPLE and _STARTTLS.",
         )
     else:
-        yield fine("ldap", f"{url} lets us in, and {people} is there.")
+        yield fine("ldap", f"{url} accepts the bind, and {people} exists.")
 
 
 def oidc() -> Iterator[Finding]:
@@ -268,14 +268,14 @@ def oidc() -> Iterator[Finding]:
             yield wrong(
                 "oidc",
                 f"{url} does not answer: {answer}.",
-                "Nobody can sign in by the provider.",
-                "Look at the GPUSHARE_OIDC_*_URL and at the way from this host to the provider.",
+                "Users of the provider cannot sign in.",
+                "Check the GPUSHARE_OIDC_*_URL and the connection from this host to the provider.",
             )
         elif not isinstance(answer, str) and (answer.status_code in (404, 410) or answer.status_code >= 500):
             yield wrong(
                 "oidc",
                 f"{url} answers {answer.status_code}.",
-                "Nobody can sign in by the provider.",
+                "Users of the provider cannot sign in.",
                 "Compare with the provider's /.well-known/openid-configuration.",
             )
         elif url:

@@ -53,8 +53,8 @@ def _named(name: str) -> Iterator[Finding]:
         yield wrong(
             "swarm",
             f"This host is {name} in the Swarm, and {settings.GPUSHARE_NODE} here.",
-            "A launch that names its GPUs finds no node, and while it is drained it gets launches all the same.",
-            f"Give it one name: set GPUSHARE_NODE={name}; a host that has joined joins again with --name {name}.",
+            "A launch that names its GPUs finds no node, and a drained node still gets launches.",
+            f"Use one name: set GPUSHARE_NODE={name}. A host that has joined has to join again with --name {name}.",
         )
 
 
@@ -64,7 +64,7 @@ def _passed_on(runtime: str) -> Iterator[Finding]:
         yield wrong(
             "swarm",
             f"Docker starts containers by {runtime or 'an unknown runtime'}, not by NVIDIA's.",
-            "What a Swarm places here finds no card.",
+            "Containers that a Swarm places here find no GPU.",
             "`nvidia-ctk runtime configure --set-as-default`; `systemctl restart docker`, which ends its containers.",
         )
 
@@ -76,15 +76,15 @@ def _declared(resources: list[Mapping[str, Any]] | None, known: Mapping[int, int
     if not known:
         yield note(
             "swarm",
-            "Docker is in a Swarm, and which cards this host has is not known yet.",
-            "What they have cannot be compared with what is declared.",
-            "Start the scheduler once, and ask again.",
+            "Docker is in a Swarm, and the GPUs of this host are not known yet.",
+            "Their memory cannot be compared with what is declared.",
+            "Start the scheduler once, then run doctor again.",
         )
     elif named := kinds.misread(resources):
         yield wrong(
             "swarm",
-            f"Docker took {named[0]} for the name of a thing: its value is no plain number.",
-            "Nothing that reserves it is ever started.",
+            f"Docker reads {named[0]} as a name: its value is not a plain number.",
+            "Containers that reserve it never start.",
             write,
         )
     elif missing := sorted(known.keys() - declared.keys()):
@@ -100,7 +100,7 @@ def _declared(resources: list[Mapping[str, Any]] | None, known: Mapping[int, int
         yield note(
             "swarm",
             f"Card {card} is declared with {format_size(declared[card])} and gives {format_size(known[card])}.",
-            "Swarm places more on it than fits at once: somebody waits there for the end of others.",
+            "Swarm places more on it than fits at once: some containers wait there until others end.",
             write,
         )
     else:

@@ -143,7 +143,7 @@ def test_a_pid_namespace_of_its_own():
     environ = os.environ | {"DJANGO_SETTINGS_MODULE": "appliance.settings"}
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environ).stdout
-    assert "not the host's PID namespace" in told
+    assert "a PID namespace of its own" in told
     assert "--pid=host" in told
 
 
@@ -357,7 +357,7 @@ def stranger() -> Iterator[ThreadingHTTPServer]:
 
 def test_a_port_that_somebody_else_has(settings, stranger):
     settings.HOST, settings.PORT = "127.0.0.1", stranger.server_port
-    assert "Somebody else listens" in one(services.port).found
+    assert "Another program listens" in one(services.port).found
     settings.PORT = free_port()
     assert is_fine(services.port)
     settings.HOST = "192.0.2.1"

@@ -26,7 +26,7 @@ async def test_it_says_whether_the_plugin_answers(lab: Lab, settings: Any) -> No
     settings.GPUSHARE_PLUGIN_PEOPLE = ["ada", "nobody"]
     assert await asyncio.to_thread(told, State.NOTE) == "There is no active account nobody."
     settings.GPUSHARE_PLUGIN_SOCKET = f"{lab.home}/none.sock"
-    assert "Nobody answers at" in await asyncio.to_thread(told, State.WRONG)
+    assert "No volume plugin answers at" in await asyncio.to_thread(told, State.WRONG)
     settings.GPUSHARE_PLUGIN_SOCKET = lab.dockerd.address.removeprefix("unix://")
     assert await asyncio.to_thread(told, State.WRONG)  # Docker itself, which is no plugin
     settings.GPUSHARE_PLUGIN_PEOPLE = []

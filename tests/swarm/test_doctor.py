@@ -91,4 +91,4 @@ def test_the_lines_that_it_writes_are_lines_that_docker_takes(tmp_path: Path, se
             member.start()
             cards.ask_docker.cache_clear()
             assert one().state is state
-        assert "no plain number" in one().found
+        assert "not a plain number" in one().found
