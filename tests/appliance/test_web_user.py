@@ -22,6 +22,7 @@ from appliance.running import web_user
 from appliance.running.parts import CannotStart
 from tests.cli.support import gpushare
 from tests.support.appliance import ROOT, Appliance, until
+from tests.support.eventually import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to lose")
 
@@ -171,7 +172,7 @@ def test_the_port_may_be_one_that_only_root_can_have(appliance):
     appliance.crash()
     appliance.port = str(next(port for port in range(600, 1024) if is_free(port)))
     appliance.start()
-    assert httpx.get(f"http://127.0.0.1:{appliance.port}/healthz").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{appliance.port}/healthz", timeout=PATIENCE).status_code == 200
     assert has_no_rights(appliance.parts()["web"])
 
 

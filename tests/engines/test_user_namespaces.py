@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.appliance import Appliance, until
 from tests.support.dockerd import SHIFTED, Dockerd, build_image, have_dockerd, private
+from tests.support.eventually import PATIENCE
 from tests.support.host import BUILD, MIB
 
 pytestmark = pytest.mark.docker
@@ -106,7 +107,7 @@ def test_a_new_scheduler_takes_over_what_runs_in_another_user_namespace(applianc
     before = appliance.parts()["scheduler"]
     os.kill(before, signal.SIGKILL)
     until(lambda: appliance.parts().get("scheduler", before) != before)
-    until(lambda: httpx.get(f"{appliance.url}/readyz").status_code == 200)
+    until(lambda: httpx.get(f"{appliance.url}/readyz", timeout=PATIENCE).status_code == 200)
     # For a moment there may be the context by which the new one has measured what a context takes.
     until(lambda: [gpu["foreign"] for gpu in appliance.api("GET", "gpus/")["results"]] == [0])
     assert used(appliance, "stays") >= 300 * MIB

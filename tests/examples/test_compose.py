@@ -22,7 +22,7 @@ import yaml
 
 from tests.examples.conftest import EXAMPLES
 from tests.support.appliance import ROOT
-from tests.support.eventually import until
+from tests.support.eventually import PATIENCE, until
 from tests.support.ports import free_port
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import Redis, running_redis
@@ -148,7 +148,7 @@ def test_its_commands_start_the_appliance(
         def node() -> Any:
             try:
                 headers = {"Authorization": f"Token {token.read_text().strip()}"}
-                answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/nodes/", headers=headers)
+                answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/nodes/", headers=headers, timeout=PATIENCE)
             except (OSError, httpx.TransportError):
                 return None
             # The web side may answer before the scheduler has told what it found.

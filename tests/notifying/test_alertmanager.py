@@ -13,7 +13,7 @@ import pytest
 from django.utils import timezone
 
 from tests.notifying.conftest import turn
-from tests.support.eventually import until
+from tests.support.eventually import PATIENCE, until
 from tests.support.ports import free_port
 from web.models import Delivery, Receiver, Rule
 
@@ -48,14 +48,14 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
 
 def is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/-/ready").is_success
+        return httpx.get(f"{url}/-/ready", timeout=PATIENCE).is_success
     except httpx.HTTPError:
         return False
 
 
 def shown(url: str) -> list[tuple[str, str]]:
     """Name and summary of what goes on, as it tells it."""
-    alerts = httpx.get(f"{url}/api/v2/alerts").raise_for_status().json()
+    alerts = httpx.get(f"{url}/api/v2/alerts", timeout=PATIENCE).raise_for_status().json()
     return sorted((alert["labels"]["alertname"], alert["annotations"]["summary"]) for alert in alerts)
 
 
@@ -72,7 +72,7 @@ def test_it_shows_what_goes_on_and_no_more_what_is_over(alertmanager, engine, wa
         ("GpushareWaiting", '"train" waits for memory. Needs 1 GiB.'),
     ]
     until(lambda: shown(alertmanager) == both)
-    (told,) = httpx.get(f"{alertmanager}/api/v2/alerts?filter=kind=waiting").json()
+    (told,) = httpx.get(f"{alertmanager}/api/v2/alerts?filter=kind=waiting", timeout=PATIENCE).json()
     assert timezone.datetime.fromisoformat(told["endsAt"]) > now + timedelta(hours=23)
 
     engine("")

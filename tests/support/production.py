@@ -128,7 +128,7 @@ class Production:
 
     def sign_in(self) -> str:
         """The Cookie header of a browser that has signed in."""
-        with httpx.Client(base_url=f"http://{self.address}") as browser:
+        with httpx.Client(base_url=f"http://{self.address}", timeout=PATIENCE) as browser:
             page = browser.get("/login/").raise_for_status().text
             (hidden,) = re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', page)
             password = (self.home / "admin-token").read_text().strip()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.support.appliance import Appliance, until
+from tests.support.eventually import PATIENCE
 from tests.support.swarm_lab import Lab, why_no_lab
 from tests.swarm.appliance import IMAGE, in_a_swarm, knows_the_plugin
 
@@ -84,7 +85,10 @@ def test_a_program_has_its_environment_as_it_was_said(appliance: Appliance) -> N
     id_ = launch(appliance, *SHELL, 'echo "$SAID"', env={"SAID": said})
     until_it_is(appliance, id_, "exited")
     headers = {"Authorization": f"Token {appliance.token}"}
-    assert httpx.get(f"{appliance.url}/api/v1/containers/{id_}/logs/", headers=headers).text == f"{said}\n"
+    assert (
+        httpx.get(f"{appliance.url}/api/v1/containers/{id_}/logs/", headers=headers, timeout=PATIENCE).text
+        == f"{said}\n"
+    )
 
 
 def test_a_program_has_as_much_shared_memory_as_on_one_host(appliance: Appliance) -> None:
@@ -152,7 +156,7 @@ def test_pause_output_and_end_go_to_the_node_that_has_it(appliance: Appliance, s
     appliance.api("POST", f"containers/{id_}/resume/", {})
     headers = {"Authorization": f"Token {appliance.token}"}
     address = f"{appliance.url}/api/v1/containers/{id_}/logs/"
-    until(lambda: "ready" in httpx.get(address, headers=headers).text)
+    until(lambda: "ready" in httpx.get(address, headers=headers, timeout=PATIENCE).text)
     appliance.api("POST", f"containers/{id_}/kill/", {"grace": 10})
     ended = until_it_is(appliance, id_, "killed")
     assert ended["exit_code"] == 3

@@ -31,5 +31,7 @@ def faults(root: Path) -> list[str]:
 if __name__ == "__main__":
     root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
     said = [*faults(root), *clocks.faults(root)]
-    print("\n".join(said) if said else "no circles, no crowded folders, no words that were given up, no sleeping test")
+    print(
+        "\n".join(said) if said else "no circles, no crowded folders, no words that were given up, no sleep in a test"
+    )
     sys.exit(bool(said))

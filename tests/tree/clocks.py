@@ -1,4 +1,4 @@
-"""No test sleeps or compares with a clock outside tests/support: it would know how fast the machine is.
+"""No test sleeps, compares with a clock or asks with httpx's own time limit: it would know how fast the machine is.
 
 A test waits for the event itself (tests/support/eventually.py) or runs on virtual time. `EXCEPTIONS` lists what cannot,
 by reason. `sleep(0)`, which lets others run, is no wait; a program in a string is not the test itself; and a lower
@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+ASKS = {"get", "post", "put", "patch", "delete", "request", "stream", "Client", "AsyncClient"}
 CLOCKS = {"time.monotonic", "time.perf_counter", "time.time", "loop.time"}
 # What waits for tests, and what measures: the harnesses of kills, of real GPUs and of packages.
 LEFT_OUT = ("tests/support/", "tests/faults/", "tests/gpu/", "tests/installed/", "tests/often.py")
@@ -128,8 +129,11 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         nothing = len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
-        if ast.unparse(node.func).rpartition(".")[2] == "sleep" and not nothing:
+        module, _, name = ast.unparse(node.func).rpartition(".")
+        if name == "sleep" and not nothing:
             self._note(node, "sleeps")
+        elif module == "httpx" and name in ASKS and not {each.arg for each in node.keywords} & {"timeout", "transport"}:
+            self._note(node, "waits five seconds for an answer, as httpx does by itself")
         self.generic_visit(node)
 
     def _is_timed(self, node: ast.expr) -> bool:

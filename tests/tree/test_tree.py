@@ -139,6 +139,8 @@ def test_a_name_and_a_phrase_that_were_given_up_are_found_wherever_a_line_breaks
         ("assert time.monotonic() - begun > 2", ""),
         ("assert 2 <= time.monotonic() - begun", ""),
         ("program = 'time.sleep(1)'", ""),
+        ("httpx.get(url)", "waits five seconds for an answer, as httpx does by itself"),
+        ("httpx.get(url, timeout=PATIENCE)", ""),
     ],
 )
 def test_a_test_that_sleeps_or_compares_with_a_clock_is_found(tmp_path, line, what):

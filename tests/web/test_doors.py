@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from tests.support.constants import with_constants
-from tests.support.eventually import until
+from tests.support.eventually import PATIENCE, until
 from tests.support.machine import make_container
 from tests.support.site import PASSWORD, Site, person, running_site
 from web.people import tokens
@@ -141,15 +141,21 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_sent(site, stranger):
 
 def test_a_stranger_may_send_less_than_who_is_signed_in(site, stranger, key):
     body = json.dumps({"image": "local", "command": ["x" * 50_000]})
-    anonymous = httpx.post(f"{site.url}/api/v1/containers/", content=body)
+    anonymous = httpx.post(f"{site.url}/api/v1/containers/", content=body, timeout=PATIENCE)
     assert anonymous.status_code == 413
     assert anonymous.json()["error"]["message"].endswith("unless you sign in first.")
     made_up = {"Authorization": "Token gps_nobody"}
-    assert httpx.post(f"{site.url}/api/v1/containers/", content=body, headers=made_up).status_code == 413
-    known = httpx.post(f"{site.url}/api/v1/containers/", content=body, headers={"Authorization": f"Token {key}"})
+    assert (
+        httpx.post(f"{site.url}/api/v1/containers/", content=body, headers=made_up, timeout=PATIENCE).status_code == 413
+    )
+    known = httpx.post(
+        f"{site.url}/api/v1/containers/", content=body, headers={"Authorization": f"Token {key}"}, timeout=PATIENCE
+    )
     assert known.json()["error"]["field"] == "command"  # it was read
     cookie = site.cookie(person("ann"))
-    session = httpx.post(f"{site.url}/api/v1/containers/", content=body, cookies={cookie["name"]: cookie["value"]})
+    session = httpx.post(
+        f"{site.url}/api/v1/containers/", content=body, cookies={cookie["name"]: cookie["value"]}, timeout=PATIENCE
+    )
     assert session.status_code == 403  # read, and found to be without the token against forged requests
 
 
@@ -172,7 +178,7 @@ def test_a_body_in_chunks_is_read(site, stranger, key):
 def test_a_body_in_chunks_may_be_no_larger_than_one_with_a_length(site, stranger, key):
     body = json.dumps({"name": "x" * 300_000}).encode()
     headers = {"Authorization": f"Token {key}"}
-    with_length = httpx.post(f"{site.url}/api/v1/tokens/", content=body, headers=headers)
+    with_length = httpx.post(f"{site.url}/api/v1/tokens/", content=body, headers=headers, timeout=PATIENCE)
     in_chunks = sent_in_chunks(stranger("127.0.0.16"), key, "/api/v1/tokens/", body, 50_000)
     assert in_chunks == (with_length.status_code, with_length.json())
     assert in_chunks[0] == 413
@@ -180,7 +186,7 @@ def test_a_body_in_chunks_may_be_no_larger_than_one_with_a_length(site, stranger
 
 def test_a_form_in_chunks_is_read(site, stranger):
     """As Django's own reader of forms goes by the length: a page's form of several parts."""
-    page = httpx.get(f"{site.url}/login/")
+    page = httpx.get(f"{site.url}/login/", timeout=PATIENCE)
     token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
     assert token is not None
     person("ann")
@@ -189,13 +195,17 @@ def test_a_form_in_chunks_is_read(site, stranger):
     body = request.read()
     headers = {"Content-Type": request.headers["content-type"]}
     in_chunks = httpx.post(
-        f"{site.url}/login/", content=iter([body[:50], body[50:]]), headers=headers, cookies=page.cookies
+        f"{site.url}/login/",
+        content=iter([body[:50], body[50:]]),
+        headers=headers,
+        cookies=page.cookies,
+        timeout=PATIENCE,
     )
     assert (in_chunks.status_code, in_chunks.headers.get("location")) == (302, "/")
 
 
 def test_a_browser_is_told_on_a_page(site):
-    refused = httpx.post(f"{site.url}/login/", content=b"x" * 300_000)
+    refused = httpx.post(f"{site.url}/login/", content=b"x" * 300_000, timeout=PATIENCE)
     assert (refused.status_code, refused.headers["content-type"]) == (413, "text/html; charset=utf-8")
     assert "<h1>This was not accepted</h1>" in refused.text
     assert "at most" in refused.text
@@ -224,7 +234,7 @@ def test_of_a_body_without_an_end_no_more_is_kept_than_may_be_sent(site, strange
 
     with pytest.raises((BrokenPipeError, ConnectionResetError)):  # it is read on for a moment, and then no more
         until(is_cut_off, every=0)
-    assert httpx.get(f"{site.url}/healthz").status_code == 200
+    assert httpx.get(f"{site.url}/healthz", timeout=PATIENCE).status_code == 200
 
 
 @SLOW_COMERS
@@ -244,7 +254,7 @@ def test_a_head_that_comes_byte_by_byte_is_ended(site, stranger):
 @SLOW_COMERS
 def test_bytes_after_an_answer_do_not_keep_a_connection(site, stranger):
     """A body that nobody waits for, of a file: it is answered before the body has come."""
-    path = re.search(r'href="(/static/[^"]+\.css)"', httpx.get(f"{site.url}/login/").text)
+    path = re.search(r'href="(/static/[^"]+\.css)"', httpx.get(f"{site.url}/login/", timeout=PATIENCE).text)
     assert path is not None
     head = f"GET {path[1]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n".encode()
     assert ended_after(stranger("127.0.0.14"), head, b"x")
@@ -290,7 +300,10 @@ def test_what_is_no_http_is_told_in_sums(site, stranger):
     before = log.stat().st_size
     for _ in range(50):
         assert answer_to(many.connect(b"\x16\x03\x01 hello\r\n\r\n"))[0] == 400
-        assert httpx.get(f"{site.url}/nowhere/", headers={"Host": "elsewhere.example"}).status_code == 400
+        assert (
+            httpx.get(f"{site.url}/nowhere/", headers={"Host": "elsewhere.example"}, timeout=PATIENCE).status_code
+            == 400
+        )
     assert log.stat().st_size - before < 10_000
 
 

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from appliance.asgi import application
 from tests.support.constants import with_constants
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.machine import make_node
 from tests.support.site import Site, person, running_site
 from web import budgets
@@ -292,7 +292,7 @@ def test_behind_a_trusted_proxy_the_rightmost_address_that_is_none_counts(site):
 def test_behind_tls_cookies_belong_to_this_origin_alone(tmp_path, django_db_blocker):
     with running_site(tmp_path, django_db_blocker, GPUSHARE_TLS="1") as behind, behind.database():
         person("ann")
-        page = httpx.get(f"{behind.url}/login/")
+        page = httpx.get(f"{behind.url}/login/", timeout=PATIENCE)
         assert page.headers["strict-transport-security"] == "max-age=31536000"
         told = page.headers["set-cookie"]
         assert told.startswith("__Host-csrftoken=")
