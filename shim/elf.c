@@ -9,6 +9,7 @@
 
 struct search {
     const char *name;
+    const void *beside; /* NULL: in any object but our own */
     void *found;
 };
 
@@ -65,7 +66,7 @@ static int look(struct dl_phdr_info *object, size_t size, void *context) {
     struct search *search = context;
     struct tables tables = tables_of(object);
     (void)size;
-    if (lies_in(object, (const void *)look)) return 0;
+    if (search->beside ? !lies_in(object, search->beside) : lies_in(object, (const void *)look)) return 0;
     if (!tables.symbols || !tables.names || (!tables.hash && !tables.gnu_hash)) return 0;
     size_t count = tables.hash ? tables.hash[1] : count_by_gnu_hash(tables.gnu_hash);
     for (size_t at = 0; at < count && !search->found; at++) {
@@ -78,6 +79,12 @@ static int look(struct dl_phdr_info *object, size_t size, void *context) {
 
 void *elf_find(const char *name) {
     struct search search = {.name = name};
+    dl_iterate_phdr(look, &search);
+    return search.found;
+}
+
+void *elf_find_beside(const char *name, const void *address) {
+    struct search search = {.name = name, .beside = address};
     dl_iterate_phdr(look, &search);
     return search.found;
 }

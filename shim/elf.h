@@ -6,4 +6,7 @@
 /* The first definition of `name` in any loaded object but our own, in load order; NULL if there is none. */
 void *elf_find(const char *name);
 
+/* The definition of `name` in the object that this address is in. */
+void *elf_find_beside(const char *name, const void *address);
+
 #endif

@@ -4,12 +4,13 @@
  *     X(library, name, parameters)
  *
  * To intercept one more call: add its line, write its wrapper in one of hooks/hooks_*.c, add its row to README.md (a
- * new form of a call that is there needs none). All return CUresult or nvmlReturn_t, which are both int.
+ * new form of a call that is there needs none). All return CUresult, nvmlReturn_t or ncclResult_t, which are int.
  */
 #ifndef GPUSHARE_HOOKS_H
 #define GPUSHARE_HOOKS_H
 
 #include "cuda_abi.h"
+#include "nccl_abi.h"
 
 #define HOOKS(X)                                                                                                       \
     HOOKS_ENTRY(X)                                                                                                     \
@@ -19,10 +20,14 @@
     HOOKS_SHARE(X)                                                                                                     \
     HOOKS_ARRAY(X)                                                                                                     \
     HOOKS_GRAPH(X)                                                                                                     \
+    HOOKS_NESTED(X)                                                                                                    \
+    HOOKS_KERNEL(X)                                                                                                    \
     HOOKS_STREAM(X)                                                                                                    \
     HOOKS_ASKING(X)                                                                                                    \
     HOOKS_CONTEXT(X)                                                                                                   \
-    HOOKS_REPORT(X)
+    HOOKS_REPORT(X)                                                                                                    \
+    HOOKS_NCCL(X)                                                                                                      \
+    HOOKS_COMMUNICATOR(X)
 
 /* hooks_entry.c: ways to get at the other calls, beside dlsym */
 #define HOOKS_ENTRY(X)                                                                                                 \
@@ -121,6 +126,25 @@
     X(CUDA, cuGraphExecDestroy, (CUgraphExec exec))                                                                    \
     X(CUDA, cuDeviceGraphMemTrim, (CUdevice device))
 
+/* hooks_nested.c */
+#define HOOKS_NESTED(X)                                                                                                \
+    X(CUDA, cuGraphDestroy, (CUgraph graph))                                                                           \
+    X(CUDA, cuGraphClone, (CUgraph * clone, CUgraph graph))                                                            \
+    X(CUDA, cuGraphAddChildGraphNode,                                                                                  \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *before, size_t count, CUgraph child))                     \
+    X(CUDA, cuGraphAddNode,                                                                                            \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *before, size_t count, CUgraphNodeParams *parameters))     \
+    X(CUDA, cuGraphAddNode_v2,                                                                                         \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *before, const void *edges, size_t count,                  \
+       CUgraphNodeParams *parameters))                                                                                 \
+    X(CUDA, cuGraphExecUpdate, (CUgraphExec exec, CUgraph graph, CUgraphNode * node, int *how))                        \
+    X(CUDA, cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, void *how))
+
+/* hooks_nccl.c: kernels of NCCL and NVSHMEM */
+#define HOOKS_KERNEL(X)                                                                                                \
+    X(CUDA, cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name))                           \
+    X(CUDA, cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name))
+
 /* hooks_stream.c */
 #define HOOKS_STREAM(X)                                                                                                \
     X(CUDA, cuStreamBeginCapture, (CUstream stream))                                                                   \
@@ -182,6 +206,73 @@
     X(NVML, nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t * memory))                                     \
     X(NVML, nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t * memory))
 
+/* hooks_nccl.c */
+#define HOOKS_NCCL(X)                                                                                                  \
+    X(NCCL, ncclAllGather, (const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream))     \
+    X(NCCL, ncclAllGatherConfig,                                                                                       \
+      (const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream, const void *config))      \
+    X(NCCL, ncclAlltoAll, (const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream))      \
+    X(NCCL, ncclAlltoAllConfig,                                                                                        \
+      (const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream, const void *config))      \
+    X(NCCL, ncclAllReduce,                                                                                             \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream))                \
+    X(NCCL, ncclAllReduceConfig,                                                                                       \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream,                 \
+       const void *config))                                                                                            \
+    X(NCCL, ncclReduceScatter,                                                                                         \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream))                \
+    X(NCCL, ncclReduceScatterConfig,                                                                                   \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream,                 \
+       const void *config))                                                                                            \
+    X(NCCL, ncclBroadcast,                                                                                             \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream))                \
+    X(NCCL, ncclBroadcastConfig,                                                                                       \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream,                 \
+       const void *config))                                                                                            \
+    X(NCCL, ncclGather,                                                                                                \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream))                \
+    X(NCCL, ncclGatherConfig,                                                                                          \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream,                 \
+       const void *config))                                                                                            \
+    X(NCCL, ncclScatter,                                                                                               \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream))                \
+    X(NCCL, ncclScatterConfig,                                                                                         \
+      (const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream,                 \
+       const void *config))                                                                                            \
+    X(NCCL, ncclReduce,                                                                                                \
+      (const void *from, void *to, size_t count, int type, int operator, int root, ncclComm_t comm, CUstream stream))  \
+    X(NCCL, ncclReduceConfig,                                                                                          \
+      (const void *from, void *to, size_t count, int type, int operator, int root, ncclComm_t comm, CUstream stream,   \
+       const void *config))                                                                                            \
+    X(NCCL, ncclBcast, (void *buffer, size_t count, int type, int root, ncclComm_t comm, CUstream stream))             \
+    X(NCCL, ncclSend, (const void *from, size_t count, int type, int peer, ncclComm_t comm, CUstream stream))          \
+    X(NCCL, ncclRecv, (void *to, size_t count, int type, int peer, ncclComm_t comm, CUstream stream))                  \
+    X(NCCL, ncclGroupStart, (void))                                                                                    \
+    X(NCCL, ncclGroupEnd, (void))                                                                                      \
+    X(NCCL, ncclGroupSimulateEnd, (void *information))                                                                 \
+    X(NCCL, ncclDevCommCreate, (ncclComm_t comm, const void *needs, void *made))                                       \
+    X(NCCL, ncclPutSignal,                                                                                             \
+      (const void *from, size_t count, int type, int peer, void *window, size_t offset, int signal, int context,       \
+       unsigned flags, ncclComm_t comm, CUstream stream))                                                              \
+    X(NCCL, ncclSignal, (int peer, int signal, int context, unsigned flags, ncclComm_t comm, CUstream stream))         \
+    X(NCCL, ncclWaitSignal, (int count, void *signals, ncclComm_t comm, CUstream stream))
+
+/* hooks_communicator.c */
+#define HOOKS_COMMUNICATOR(X)                                                                                          \
+    X(NCCL, ncclCommInitRank, (ncclComm_t * made, int ranks, ncclUniqueId id, int rank))                               \
+    X(NCCL, ncclCommInitRankConfig, (ncclComm_t * made, int ranks, ncclUniqueId id, int rank, void *config))           \
+    X(NCCL, ncclCommInitRankScalable,                                                                                  \
+      (ncclComm_t * made, int ranks, int rank, int count, ncclUniqueId *ids, void *config))                            \
+    X(NCCL, ncclCommInitAll, (ncclComm_t * made, int count, const int *devices))                                       \
+    X(NCCL, ncclCommSplit, (ncclComm_t parent, int color, int key, ncclComm_t *made, void *config))                    \
+    X(NCCL, ncclCommShrink, (ncclComm_t parent, int *excluded, int count, ncclComm_t *made, void *config, int flags))  \
+    X(NCCL, ncclCommGrow,                                                                                              \
+      (ncclComm_t parent, int ranks, const ncclUniqueId *id, int rank, ncclComm_t *made, void *config))                \
+    X(NCCL, ncclCommFinalize, (ncclComm_t comm))                                                                       \
+    X(NCCL, ncclCommDestroy, (ncclComm_t comm))                                                                        \
+    X(NCCL, ncclCommAbort, (ncclComm_t comm))                                                                          \
+    X(NCCL, ncclCommRevoke, (ncclComm_t comm, int flags))
+
 /* Calls that the shim makes and does not intercept. */
 #define USED(X)                                                                                                        \
     X(CUDA, cuCtxPushCurrent_v2, (CUcontext context))                                                                  \
@@ -194,6 +285,7 @@
     X(CUDA, cuStreamGetDevice, (CUstream stream, CUdevice * device))                                                   \
     X(CUDA, cuStreamGetCtx, (CUstream stream, CUcontext * context))                                                    \
     X(CUDA, cuStreamIsCapturing, (CUstream stream, int *status))                                                       \
+    X(CUDA, cuStreamGetCaptureInfo, (CUstream stream, int *status, uint64_t *number))                                  \
     X(CUDA, cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, size_t *count))                                      \
     X(CUDA, cuGraphNodeGetType, (CUgraphNode node, int *type))                                                         \
     X(CUDA, cuGraphMemAllocNodeGetParams, (CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS * parameters))                 \
@@ -210,7 +302,9 @@
     X(CUDA, cuDeviceGetUuid, (CUuuid * uuid, CUdevice device))                                                         \
     X(CUDA, cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device))                                                      \
     X(CUDA, cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active))                           \
-    X(NVML, nvmlDeviceGetUUID, (nvmlDevice_t device, char *uuid, unsigned int length))
+    X(NVML, nvmlDeviceGetUUID, (nvmlDevice_t device, char *uuid, unsigned int length))                                 \
+    X(NCCL, ncclCommCount, (ncclComm_t comm, int *count))                                                              \
+    X(NCCL, ncclCommUserRank, (ncclComm_t comm, int *rank))
 
 /* ---- made from the tables ---- */
 

@@ -46,25 +46,55 @@ dlsym_function *real_dlsym(void) {
 static int not_there_cuda(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 static int not_there_nvml(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
 
-static const char *const names[] = {[CUDA] = "libcuda.so.1", [NVML] = "libnvidia-ml.so.1"};
+static int not_there_nccl(void) { return ncclSystemError; }
+
+static const struct {
+    const char *name;
+    int (*not_there)(void);
+} libraries[] = {
+    [CUDA] = {"libcuda.so.1", not_there_cuda},
+    [NVML] = {"libnvidia-ml.so.1", not_there_nvml},
+    [NCCL] = {"libnccl.so.2", not_there_nccl},
+};
+
+/* A function of the NCCL that the wrappers stand for. */
+static _Atomic(void *) nccl;
+
+bool real_nccl(const char *name, void *address) {
+    void *none = NULL;
+    if (atomic_compare_exchange_strong(&nccl, &none, address)) return true;
+    return elf_find_beside(name, none) == address;
+}
+
+/* It is never loaded for the program, which may have it in a library of another name. */
+static void *find_nccl(const char *name) {
+    void *known = atomic_load(&nccl);
+    if (known) return elf_find_beside(name, known);
+    void *handle = dlopen(libraries[NCCL].name, RTLD_LAZY | RTLD_NOLOAD);
+    void *address = handle ? real_dlsym()(handle, name) : elf_find(name);
+    if (address) atomic_compare_exchange_strong(&nccl, &known, address);
+    return address;
+}
 
 bool real_loaded(enum hook hook) {
-    void *handle = dlopen(names[calls[hook].library], RTLD_LAZY | RTLD_NOLOAD);
+    void *handle = dlopen(libraries[calls[hook].library].name, RTLD_LAZY | RTLD_NOLOAD);
     bool loaded = handle && real_dlsym()(handle, calls[hook].name);
     if (handle) dlclose(handle);
     return loaded;
 }
 
+static void *find(enum library library, const char *name) {
+    if (library == NCCL) return find_nccl(name);
+    void *handle = dlopen(libraries[library].name, RTLD_LAZY);
+    return handle ? real_dlsym()(handle, name) : NULL;
+}
+
 void *real_find(enum hook hook) {
     enum library library = calls[hook].library;
-    void *handle = dlopen(names[library], RTLD_LAZY);
-    void *address = handle ? real_dlsym()(handle, calls[hook].name) : NULL;
-    if (!address) address = library == CUDA ? (void *)not_there_cuda : (void *)not_there_nvml;
+    void *address = find(library, calls[hook].name);
+    if (!address) address = (void *)libraries[library].not_there;
     atomic_store_explicit(&real_address[hook], address, memory_order_release);
     return address;
 }
 
-bool real_exists(enum hook hook) {
-    void *address = real_function(hook);
-    return address != (void *)not_there_cuda && address != (void *)not_there_nvml;
-}
+bool real_exists(enum hook hook) { return real_function(hook) != (void *)libraries[calls[hook].library].not_there; }

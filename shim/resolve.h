@@ -1,4 +1,4 @@
-/* Finding the real functions of the driver and of NVML. */
+/* Finding the real functions of the driver, of NVML and of NCCL. */
 #ifndef GPUSHARE_RESOLVE_H
 #define GPUSHARE_RESOLVE_H
 
@@ -10,7 +10,7 @@
 /* Every call that the shim knows, by its number. */
 extern const struct call {
     const char *name;
-    enum library { CUDA, NVML } library;
+    enum library { CUDA, NVML, NCCL } library;
 } calls[CALL_COUNT];
 
 extern _Atomic(void *) real_address[CALL_COUNT];
@@ -23,6 +23,10 @@ bool real_exists(enum hook hook);
 
 /* True if the program has loaded the library of a call, and that has it. Loads nothing. */
 bool real_loaded(enum hook hook);
+
+/* NCCL is the program's own library, of any name and perhaps there twice. The wrappers stand for the one that is called
+ * first. True if that has this function at this address. */
+bool real_nccl(const char *name, void *address);
 
 static inline void *real_function(enum hook hook) {
     void *address = atomic_load_explicit(&real_address[hook], memory_order_acquire);

@@ -4,6 +4,7 @@
  * Nothing happens here before the first call: no constructor, and nothing in `dlsym` but a look at the name unless it
  * is one of the table's. */
 #define _GNU_SOURCE
+#include "gate/communicators.h"
 #include "hooks.h"
 #include "resolve.h"
 
@@ -19,6 +20,14 @@ static void *const wrappers[HOOK_COUNT] = {
 
 /* ---- dlsym ---- */
 
+/* Whether the wrapper stands for this function: of NCCL there may be another one in the program. */
+static bool stands_for(enum hook hook, void *real) {
+    if (calls[hook].library != NCCL || real == wrappers[hook] || real_nccl(calls[hook].name, real)) return true;
+    struct gate *gate = gate_here();
+    if (gate) gate_unsee(gate, GATE_UNSEEN_SECOND);
+    return false;
+}
+
 /* What `dlsym` should return at once, or NULL to go on to the real one.
  *
  * Only exact names count: cuDNN's and cuBLAS's begin with "cu" too. A name is replaced only where the real one exists,
@@ -29,10 +38,12 @@ static void *const wrappers[HOOK_COUNT] = {
 __attribute__((visibility("hidden"))) void *gpushare_route(void *handle, const char *name);
 void *gpushare_route(void *handle, const char *name) {
     dlsym_function *next = real_dlsym();
-    if (handle == RTLD_DEFAULT || !name || (strncmp(name, "cu", 2) != 0 && strncmp(name, "nvml", 4) != 0)) return NULL;
+    if (handle == RTLD_DEFAULT || !name) return NULL;
+    if (strncmp(name, "cu", 2) != 0 && strncmp(name, "nvml", 4) != 0 && strncmp(name, "nccl", 4) != 0) return NULL;
     for (enum hook hook = 0; hook < HOOK_COUNT; hook++) {
         if (strcmp(name, calls[hook].name) != 0) continue;
-        if (next(handle, name)) return wrappers[hook];
+        void *real = next(handle, name);
+        if (real) return stands_for(hook, real) ? wrappers[hook] : NULL;
         return handle == RTLD_NEXT && real_loaded(hook) ? wrappers[hook] : NULL;
     }
     return NULL;

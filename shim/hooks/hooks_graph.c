@@ -5,6 +5,9 @@
 #include "charging/charge.h"
 #include "charging/devices.h"
 #include "fork.h"
+#include "gate/passage.h"
+#include "gate/tallies.h"
+#include "hooks_stream.h"
 #include "ledger.h"
 #include "charging/pools.h"
 #include "resolve.h"
@@ -12,6 +15,7 @@
 #include <stdlib.h>
 
 #define UNIT 512
+#define KEY(handle) ((uint64_t)(uintptr_t)(handle))
 
 /* Executable graphs that allocate. While there are none, a launch is a load and a jump. */
 static _Atomic int allocating;
@@ -162,7 +166,9 @@ static CUresult instantiate(CUgraph graph, struct footprint *footprint, struct r
     if (result != CUDA_SUCCESS) return result;                                                                         \
     result = call;                                                                                                     \
     end_run(&run, result == CUDA_SUCCESS);                                                                             \
-    return result == CUDA_SUCCESS ? note_exec(*exec, footprint.most) : result
+    if (result == CUDA_SUCCESS) result = note_exec(*exec, footprint.most);                                             \
+    if (result == CUDA_SUCCESS) tally_pass_on(TALLY_GRAPH, KEY(graph), TALLY_EXEC, KEY(*exec));                        \
+    return result
 
 int cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size) {
     INSTANTIATE(REAL(cuGraphInstantiate)(exec, graph, error, log, size));
@@ -202,9 +208,21 @@ static CUresult begin_exec(CUgraphExec exec, struct run *run) {
     end_run(&run, result == CUDA_SUCCESS);                                                                             \
     return result
 
-int cuGraphLaunch(CUgraphExec exec, CUstream stream) { RUN(REAL(cuGraphLaunch)(exec, stream)); }
+static CUresult run(CUgraphExec exec, CUstream stream, cuGraphLaunch_function *launch) { RUN(launch(exec, stream)); }
 
-int cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { RUN(REAL(cuGraphLaunch_ptsz)(exec, stream)); }
+/* `seen`: the stream, as all calls know it. */
+static CUresult launch(CUgraphExec exec, CUstream stream, CUstream seen, cuGraphLaunch_function *real) {
+    if (!atomic_load_explicit(&tallies, memory_order_relaxed)) return run(exec, stream, real);
+    struct passage passage;
+    passage_begin_graph(&passage, KEY(exec), streams_capture(seen));
+    return passage_end_graph(&passage, run(exec, stream, real));
+}
+
+int cuGraphLaunch(CUgraphExec exec, CUstream stream) { return launch(exec, stream, stream, REAL(cuGraphLaunch)); }
+
+int cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    return launch(exec, stream, PER_THREAD(stream), REAL(cuGraphLaunch_ptsz));
+}
 
 int cuGraphUpload(CUgraphExec exec, CUstream stream) { RUN(REAL(cuGraphUpload)(exec, stream)); }
 
@@ -212,6 +230,7 @@ int cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) { RUN(REAL(cuGraphUplo
 
 int cuGraphExecDestroy(CUgraphExec exec) {
     uint64_t need[DEVICES] = {0};
+    tally_drop(TALLY_EXEC, KEY(exec));
     if (!atomic_load(&allocating)) return REAL(cuGraphExecDestroy)(exec);
     take_exec(exec, need); /* before another one can have its handle */
     CUresult result = REAL(cuGraphExecDestroy)(exec);

@@ -4,6 +4,7 @@
 
 #include "charging/devices.h"
 #include "fork.h"
+#include "gate/tallies.h"
 #include "resolve.h"
 
 _Atomic int streams_captures;
@@ -11,6 +12,13 @@ _Atomic int streams_captures;
 bool streams_ask(CUstream stream) {
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     return REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+uint64_t streams_capture_number(CUstream stream) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    uint64_t number = 0;
+    bool asked = REAL(cuStreamGetCaptureInfo)(stream, &status, &number) == CUDA_SUCCESS;
+    return asked && status != CU_STREAM_CAPTURE_STATUS_NONE ? number + 1 : 0;
 }
 
 static void streams_forget(void) { atomic_store(&streams_captures, 0); }
@@ -47,14 +55,23 @@ static CUresult ended(CUstream stream, bool was, CUresult result) {
     return result;
 }
 
+/* What was captured of NCCL's is the graph's from now on. */
+static CUresult captured(CUstream stream, uint64_t capture, CUresult result, const CUgraph *graph) {
+    if (capture && result == CUDA_SUCCESS) {
+        tally_pass_on(TALLY_CAPTURE, capture, TALLY_GRAPH, (uint64_t)(uintptr_t)*graph);
+        tally_drop(TALLY_CAPTURE, capture);
+    }
+    return ended(stream, capture, result);
+}
+
 int cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    bool was = streams_capturing(stream);
-    return ended(stream, was, REAL(cuStreamEndCapture)(stream, graph));
+    uint64_t capture = streams_capture(stream);
+    return captured(stream, capture, REAL(cuStreamEndCapture)(stream, graph), graph);
 }
 
 int cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
-    bool was = streams_capturing(PER_THREAD(stream));
-    return ended(PER_THREAD(stream), was, REAL(cuStreamEndCapture_ptsz)(stream, graph));
+    uint64_t capture = streams_capture(PER_THREAD(stream));
+    return captured(PER_THREAD(stream), capture, REAL(cuStreamEndCapture_ptsz)(stream, graph), graph);
 }
 
 int cuStreamDestroy(CUstream stream) {

@@ -21,4 +21,11 @@ static inline bool streams_capturing(CUstream stream) {
     return atomic_load_explicit(&streams_captures, memory_order_relaxed) > 0 && streams_ask(stream);
 }
 
+/* The number of the capture that the stream is in, and one more; 0: none. */
+__attribute__((cold, noinline)) uint64_t streams_capture_number(CUstream stream);
+
+static inline uint64_t streams_capture(CUstream stream) {
+    return atomic_load_explicit(&streams_captures, memory_order_relaxed) > 0 ? streams_capture_number(stream) : 0;
+}
+
 #endif

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shim.binding import FRAME_SIZE, PAGE_SIZE, PAGE_SLOTS, BadFrame, BadPage, Frame, LeasePage, Type, pack, unpack
+from shim.binding.gate import ENTRIES, Unseen
 from tests.support.card import ROOT
 
 MIB = 1 << 20
@@ -166,3 +167,14 @@ def test_the_library_is_plain_c_that_every_python_loads():
     library = (ROOT / ".build" / "_gpushare.so").read_bytes()
     assert b"lease_take_back" in library
     assert b"PyInit_" not in library
+
+
+def test_a_gate_that_its_own_program_scribbles_over_is_read_all_the_same():
+    page = LeasePage.create([FIRST])
+    for word in (b"\xff", b"\xa5", b"\x02"):
+        os.pwrite(page.fileno(), word * (PAGE_SIZE - 4096), 2176)
+        assert len(page.gate.entries()) <= ENTRIES
+        assert page.gate.unseen <= sum(Unseen)
+        page.gate.ask()
+        page.gate.let_go()
+    page.close()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.card import BUILD, ROOT
 
-HOOKS = re.findall(r"X\((CUDA|NVML),\s*(\w+),", (ROOT / "shim/hooks.h").read_text().partition("#define USED")[0])
+HOOKS = re.findall(r"X\((CUDA|NVML|NCCL),\s*(\w+),", (ROOT / "shim/hooks.h").read_text().partition("#define USED")[0])
 README = (ROOT / "shim/README.md").read_text()
 
 

@@ -7,11 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-uint64_t mix(uint64_t key, uint64_t with) {
-    key = (key ^ with) * 0x9e3779b97f4a7c15ull;
-    return key ^ key >> 29;
-}
-
 static uint64_t key_of(const ncclUniqueId *ids, unsigned count) {
     uint64_t key = count, word;
     for (unsigned at = 0; at < count * sizeof *ids / 8; at++) {
@@ -177,17 +172,6 @@ EXPORT ncclResult ncclCommShrink(ncclComm parent, const int *excluded, int count
         rank -= (unsigned)excluded[at] < parent->rank;
     }
     return init(result, key | 1, (int)parent->ranks - count, (int)rank, config);
-}
-
-/* ---- pairs ---- */
-
-int pair_channel(ncclComm comm, unsigned peer, bool sends) {
-    int *channel = &comm->pairs[2 * peer + sends];
-    if (*channel == 0) {
-        unsigned from = sends ? comm->rank : peer, to = sends ? peer : comm->rank;
-        *channel = driver()->sim_channel_join(mix(mix(comm->key, from + 1), to + 1) | 1, 2) + 1;
-    }
-    return *channel - 1;
 }
 
 /* ---- leaving ---- */

@@ -90,7 +90,7 @@ struct job {
 /* Finishes a copy of the job: now, or at the end of the group. */
 ncclResult job_do(const struct job *job);
 
-/* ---- communicators.c ---- */
+/* ---- channels.c ---- */
 
 uint64_t mix(uint64_t key, uint64_t with);
 

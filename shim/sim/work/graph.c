@@ -58,6 +58,13 @@ EXPORT CUresult cuGraphDestroy(CUgraph graph) {
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuGraphClone(CUgraph *clone, CUgraph graph) {
+    ENTERED();
+    if (clone == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *clone = graph_copy(graph);
+    return *clone != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
     ENTERED();
     if (graph == NULL || count == NULL) return CUDA_ERROR_INVALID_VALUE;

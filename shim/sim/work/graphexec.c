@@ -101,12 +101,40 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 }
 ALSO(cuGraphLaunch_ptsz, cuGraphLaunch);
 
-EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
-    ENTERED();
-    if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
+static void drop(const struct exec *exec) {
     for (size_t i = 0; i < exec->count; i++)
         if (exec->work[i].type == NODE_ALLOC) graph_memory_drop(exec->work[i].alloc.memory);
     free(exec->work);
+}
+
+static CUresult update(CUgraphExec exec, CUgraph graph) {
+    CUgraphExec made;
+    if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = instantiate(&made, graph, exec->free_before_launch ? AUTO_FREE_ON_LAUNCH : 0);
+    if (result != CUDA_SUCCESS) return result;
+    drop(exec);
+    *exec = *made;
+    free(made);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *failed, int *how) {
+    ENTERED();
+    if (failed != NULL) *failed = NULL;
+    if (how != NULL) *how = 0;
+    return update(exec, graph);
+}
+
+EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *how) {
+    ENTERED();
+    (void)how;
+    return update(exec, graph);
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
+    ENTERED();
+    if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
+    drop(exec);
     free(exec);
     return CUDA_SUCCESS;
 }
