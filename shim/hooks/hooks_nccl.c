@@ -10,48 +10,53 @@
     if (!passage_begin(&passage, comm, kind, peer, streams_capture(stream))) return ncclInvalidUsage;                  \
     return passage_end(&passage, call)
 
-#define COLLECTIVE(call) PASS(GATE_COLLECTIVE, 0, call)
+/* The real one is looked up first: loads wait for no addition then. */
+#define COLLECTIVE(name, arguments)                                                                                    \
+    name##_function *real = REAL(name);                                                                                \
+    struct passage passage;                                                                                            \
+    if (!passage_begin_collective(&passage, comm, streams_capture(stream))) return ncclInvalidUsage;                   \
+    return passage_end_collective(&passage, real arguments)
 
 int ncclAllGather(const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream) {
-    COLLECTIVE(REAL(ncclAllGather)(from, to, count, type, comm, stream));
+    COLLECTIVE(ncclAllGather, (from, to, count, type, comm, stream));
 }
 
 int ncclAllGatherConfig(const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream,
                         const void *config) {
-    COLLECTIVE(REAL(ncclAllGatherConfig)(from, to, count, type, comm, stream, config));
+    COLLECTIVE(ncclAllGatherConfig, (from, to, count, type, comm, stream, config));
 }
 
 int ncclAlltoAll(const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream) {
-    COLLECTIVE(REAL(ncclAlltoAll)(from, to, count, type, comm, stream));
+    COLLECTIVE(ncclAlltoAll, (from, to, count, type, comm, stream));
 }
 
 int ncclAlltoAllConfig(const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream,
                        const void *config) {
-    COLLECTIVE(REAL(ncclAlltoAllConfig)(from, to, count, type, comm, stream, config));
+    COLLECTIVE(ncclAlltoAllConfig, (from, to, count, type, comm, stream, config));
 }
 
 int ncclBcast(void *buffer, size_t count, int type, int root, ncclComm_t comm, CUstream stream) {
-    COLLECTIVE(REAL(ncclBcast)(buffer, count, type, root, comm, stream));
+    COLLECTIVE(ncclBcast, (buffer, count, type, root, comm, stream));
 }
 
 int ncclReduce(const void *from, void *to, size_t count, int type, int operator, int root, ncclComm_t comm,
                CUstream stream) {
-    COLLECTIVE(REAL(ncclReduce)(from, to, count, type, operator, root, comm, stream));
+    COLLECTIVE(ncclReduce, (from, to, count, type, operator, root, comm, stream));
 }
 
 int ncclReduceConfig(const void *from, void *to, size_t count, int type, int operator, int root, ncclComm_t comm,
                      CUstream stream, const void *config) {
-    COLLECTIVE(REAL(ncclReduceConfig)(from, to, count, type, operator, root, comm, stream, config));
+    COLLECTIVE(ncclReduceConfig, (from, to, count, type, operator, root, comm, stream, config));
 }
 
 /* `more`: the operator, or the root. */
 #define OF_FIVE(name)                                                                                                  \
     int name(const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream) {         \
-        COLLECTIVE(REAL(name)(from, to, count, type, more, comm, stream));                                             \
+        COLLECTIVE(name, (from, to, count, type, more, comm, stream));                                                 \
     }                                                                                                                  \
     int name##Config(const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream,   \
                      const void *config) {                                                                             \
-        COLLECTIVE(REAL(name##Config)(from, to, count, type, more, comm, stream, config));                             \
+        COLLECTIVE(name##Config, (from, to, count, type, more, comm, stream, config));                                 \
     }
 OF_FIVE(ncclAllReduce)
 OF_FIVE(ncclReduceScatter)

@@ -30,7 +30,7 @@ import httpx
 
 import scheduler.gpus
 from tests.gpu import host_image
-from tests.gpu.shim import card
+from tests.gpu.shim import NO_MULTICAST, card
 from tests.gpu.shim.matrix import LONGEST, RUNNING, STILL
 from tests.gpu.shim.several_cases import CASES, Case, Run, judge, show
 from tests.support.appliance import ROOT, Appliance
@@ -40,8 +40,6 @@ TOTAL = 160.0  # seconds for everything but the ending of what still runs
 NATIVE, TOGETHER, CROSSING = 55.0, 60.0, 35.0  # seconds for the cases of one round
 COMES_DOWN = 5.0  # seconds in which the charge of an ended container has to go
 GPUS = range(2)
-# NVLink multicast is not every machine's to use, and nothing here needs it.
-NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 
 class Workplace:

@@ -1,0 +1,213 @@
+"""One rank on real GPUs: `python -m tests.gpu.shim.gate_programs NAME RANK FOLDER`.
+
+It says "ready" once it has warmed up. For each line N on its input it makes N steps, and answers with the seconds that
+they took and with what came of each (one number for all). FOLDER: where the ranks of one program meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NAME, RANK, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+WIDTH = 2048
+Step = Callable[[], Any]  # what came of it: a tensor of one number
+
+
+def _torch(eager: bool = False) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(RANK)
+    torch.manual_seed(1)
+    torch.use_deterministic_algorithms(True)
+    device = torch.device("cuda", RANK) if eager else None
+    meeting = f"file://{FOLDER}/meeting"
+    dist.init_process_group("nccl", init_method=meeting, rank=RANK, world_size=2, device_id=device)
+    return torch
+
+
+def _layers(torch: Any, count: int = 4) -> Any:
+    parts = [each for _ in range(count) for each in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU())]
+    return torch.nn.Sequential(*parts).cuda()
+
+
+def _training(torch: Any, model: Any) -> Step:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data = torch.randn(1024, WIDTH, device="cuda", generator=torch.Generator("cuda").manual_seed(10 + RANK))
+
+    def step() -> Any:
+        loss = model(data).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def ddp() -> Step:
+    torch = _torch()
+    return _training(torch, torch.nn.parallel.DistributedDataParallel(_layers(torch), [RANK], bucket_cap_mb=20))
+
+
+def compiled() -> Step:
+    torch = _torch()
+    torch.use_deterministic_algorithms(False)
+    model = torch.nn.parallel.DistributedDataParallel(_layers(torch, 2), [RANK], bucket_cap_mb=20)
+    return _training(torch, torch.compile(model, mode="reduce-overhead"))
+
+
+def fsdp() -> Step:
+    torch = _torch()
+    from torch.distributed.fsdp import fully_shard
+
+    model = _layers(torch)
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer)
+    return _training(torch, fully_shard(model))
+
+
+def two() -> Step:
+    """Tensor- and data-parallel: two communicators of the same ranks, split from one."""
+    torch = _torch(eager=True)
+    import torch.distributed as dist
+
+    groups = dist.new_group([0, 1]), dist.new_group([0, 1])
+    weight = torch.randn(WIDTH, WIDTH, device="cuda") / WIDTH
+    value = torch.ones(1024, WIDTH, device="cuda")
+
+    def step() -> Any:
+        out = value
+        for _ in range(4):
+            out = torch.tanh(out @ weight)
+            dist.all_reduce(out, group=groups[0])
+        mean = out.mean()
+        dist.all_reduce(weight, op=dist.ReduceOp.AVG, group=groups[1])
+        return mean
+
+    return step
+
+
+def pipeline() -> Step:
+    """The first sends four pieces on and waits for as many answers."""
+    torch = _torch()
+    import torch.distributed as dist
+
+    weight = torch.randn(WIDTH, WIDTH, device="cuda") / WIDTH
+    pieces = [torch.full((512, WIDTH), 1.0 + number, device="cuda") for number in range(4)]
+    room = [torch.empty_like(piece) for piece in pieces]
+
+    def step() -> Any:
+        for piece, answer in zip(pieces, room, strict=True):
+            if RANK == 0:
+                dist.send(torch.tanh(piece @ weight), 1)
+            else:
+                dist.recv(answer, 0)
+                dist.send(torch.tanh(answer @ weight), 0)
+        if RANK == 0:
+            for answer in room:
+                dist.recv(answer, 1)
+        return room[-1].sum()
+
+    return step
+
+
+def graphs() -> Step:
+    """Collectives that were captured into a CUDA graph."""
+    torch = _torch()
+    import torch.distributed as dist
+
+    weight = torch.randn(WIDTH, WIDTH, device="cuda") / WIDTH
+    value = torch.ones(1024, WIDTH, device="cuda")
+    out = torch.empty_like(value)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # what libraries make at their first call cannot be captured
+        for _ in range(3):
+            out.copy_(torch.tanh(value @ weight))
+            dist.all_reduce(out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        for _ in range(3):
+            out.copy_(torch.tanh(value @ weight))
+            dist.all_reduce(out)
+
+    def step() -> Any:
+        graph.replay()
+        return out.mean()
+
+    return step
+
+
+def jax() -> Step:
+    """One process on both GPUs."""
+    os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.1"
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, PartitionSpec
+
+    mesh = Mesh(jax.devices(), ("x",))
+
+    def body(value: Any, weight: Any) -> Any:
+        for _ in range(3):
+            value = jax.lax.pmean(jnp.tanh(value @ weight), "x")
+        return value
+
+    part = PartitionSpec("x")
+    run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(part, PartitionSpec()), out_specs=part, check_vma=False))
+    weight = jax.random.normal(jax.random.key(1), (WIDTH, WIDTH)) / WIDTH
+    value = jnp.ones((2048, WIDTH))
+    return lambda: run(value, weight).mean()
+
+
+def cupy() -> Step:
+    import cupy
+    from cupy.cuda import nccl
+
+    cupy.cuda.Device(RANK).use()
+    meeting = FOLDER / "id"
+    if RANK == 0:
+        meeting.with_suffix(".new").write_text(repr(nccl.get_unique_id()))
+        meeting.with_suffix(".new").rename(meeting)
+    while not meeting.exists():
+        time.sleep(0.01)
+    import ast
+
+    comm = nccl.NcclCommunicator(2, ast.literal_eval(meeting.read_text()), RANK)
+    value = cupy.ones((1024, WIDTH), dtype=cupy.float32)
+    weight = cupy.eye(WIDTH, dtype=cupy.float32) / 2
+
+    def step() -> Any:
+        out = value @ weight
+        stream = cupy.cuda.get_current_stream().ptr
+        for _ in range(3):
+            comm.allReduce(out.data.ptr, out.data.ptr, out.size, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream)
+        return out.mean()
+
+    return step
+
+
+PROGRAMS = {each.__name__: each for each in (ddp, compiled, fsdp, two, pipeline, graphs, jax, cupy)}
+
+
+def main() -> None:
+    step = PROGRAMS[NAME]()
+    [float(step()) for _ in range(5)]
+    print("ready", flush=True)
+    for line in sys.stdin:
+        begin = time.monotonic()
+        numbers = [step() for _ in range(int(line))]
+        came = hashlib.sha256(repr([float(number) for number in numbers]).encode()).hexdigest()[:12]
+        print(time.monotonic() - begin, came, flush=True)
+    os._exit(0)  # what NCCL and the frameworks do at the end is not what is measured
+
+
+if __name__ == "__main__":
+    main()
