@@ -11,12 +11,13 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from functools import partial
+from itertools import product, repeat
 from typing import Any
 
-from benchmarks.simulation import deadlock, turns_explorer
+from benchmarks.simulation import cut_explorer, deadlock, turns_explorer
 from benchmarks.simulation.explorer import Broken, explore, hosts
 from benchmarks.simulation.literal import RULES
 from benchmarks.simulation.splits import Cards, check
@@ -58,6 +59,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
         metavar="STEPS",
         help="instead: turns of computing, so many steps deep (6 takes minutes)",
     )
+    parser.add_argument("--cut", action="store_true", help="instead: how ranks of a training are stopped together")
     options = parser.parse_args(words)
     if options.restarts and (options.swaps or options.gives_way is not Mode.OFF):
         parser.error("Restarts are explored without swaps, and without giving way.")
@@ -70,7 +72,12 @@ def main(words: Sequence[str] | None = None) -> None:
     """`words` are the arguments, those of the command line without any. A broken state ends the process: code 1."""
     options = _options(words)
     if options.turns is not None:
-        _turns(options.turns)
+        for party in turns_explorer.PARTIES:
+            _all_of(f"{party}: {options.turns} steps", partial(turns_explorer.explore, party, options.turns))
+        return
+    if options.cut:
+        for training, kills in product(cut_explorer.TRAININGS, (False, True)):
+            _all_of(f"{training}{', kills' * kills}", partial(cut_explorer.explore, training, kills))
         return
     if options.splits:
         _splits(Cards(options.containers, options.capacity, options.gpus, options.pauses, options.foreign))
@@ -100,14 +107,13 @@ def _explore(policy: str, **host: Any) -> None:
     )
 
 
-def _turns(steps: int) -> None:
-    for party in turns_explorer.PARTIES:
-        began = time.monotonic()
-        try:
-            states = turns_explorer.explore(party, steps)
-        except turns_explorer.Unsound as broken:
-            sys.exit(f"{party}: this must not be.\n{broken}")
-        print(f"{party}: {steps} steps, {states} states, none broken ({time.monotonic() - began:.0f} s)")
+def _all_of(what: str, explore: Callable[[], int]) -> None:
+    began = time.monotonic()
+    try:
+        states = explore()
+    except (turns_explorer.Unsound, cut_explorer.Unsound) as broken:
+        sys.exit(f"{what}: this must not be.\n{broken}")
+    print(f"{what}, {states} states, none broken ({time.monotonic() - began:.0f} s)", flush=True)
 
 
 def _splits(cards: Cards) -> None:
