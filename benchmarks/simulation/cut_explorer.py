@@ -2,9 +2,9 @@
 
 A rank begins an operation in the steps of shim/gate: it counts, looks whether the gate is asked and closed, calls, and
 is back; its card does operations in order, each once all members of its channels have given theirs. The scheduler asks
-one rank after the other, reads one page after the other, and writes one page after the other. At every state every step
-of anybody is tried, in any order, and that a rank dies, or the scheduler. Of more than two ranks counting and looking are
-one step, and asking and writing too: only a look is not.
+one rank after the other, reads one page after the other, and writes one page after the other. At every state every
+step of anybody is tried, in any order, and that a rank dies, or the scheduler. Of more than two ranks counting and
+looking are one step, and asking and writing too: only a look is not.
 
 Checked: at a cut nobody can begin anything, and every card comes to its end (so all can be locked); from each state in
 which nobody died, if all go on, a cut is reached. Ranks are explored until one has begun RUN operations; what begins
@@ -25,7 +25,7 @@ from scheduler.core.cut import Channel, Cut, Seat
 
 Operation = tuple[Channel, ...]  # a group has several, or one several times
 GOES, COUNTED, CALLS, HELD, DEAD = range(5)
-EVER = 1e9  # seconds
+EVER = 1e9  # seconds: for so long nobody has begun anything
 LONGEST = 2000  # steps in which a cut must be reached from any state
 MORE = 2  # operations beyond those before the ask: what the rule lets pass, and a look at the wrong instant
 

@@ -1,6 +1,7 @@
 """The processes of one container: locked and let go together, by the driver, each with a deadline.
 
-Whoever is to be locked is told to the guardian first, which lets go what a dead scheduler leaves locked.
+Whoever is to be locked is told to the guardian first, which lets go what a dead scheduler leaves locked. Processes that
+wait for each other on their cards, as NCCL's ranks do, are locked at a cut (gates.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from scheduler import clock
+from scheduler.card.gates import Gates, Its, uncounted
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State, Why
 
@@ -18,18 +20,23 @@ SHORTEST = 0.05  # for one that is asked when these are over; to the driver, non
 UNLOCK_WITHIN = 2.0  # seconds; it takes half a millisecond
 ATTEMPTS = 3  # where the worker that was asked is killed
 REMEMBERED = 40.0  # seconds of when they were locked
+MISSED, MISSED_MOST = 5.0, 60.0  # seconds without turns after no cut was reached; twice as many each time
 AT_ONCE = 4  # processes of one container that are stopped at a time: others' do not wait behind them
 
 
 class Processes:
-    """`locked`: pids that are, or may be. `stops`: since when all are, while they are.
+    """`locked`: pids that are, or may be. `stops`: since when all are, while they are. `missed`: how often in a row no
+    cut was reached.
 
     Locking and unlocking are one after the other: what a process that is just being locked answers to an unlock says
     nothing of what it will be.
     """
 
-    def __init__(self, container: str, card: CardHelper, guardian: Guardian, pids: Callable[[str], set[int]]) -> None:
+    def __init__(
+        self, container: str, card: CardHelper, guardian: Guardian, pids: Callable[[str], set[int]], gates: Its = dict
+    ) -> None:
         self._container, self._card, self._guardian, self._pids = container, card, guardian, pids
+        self._its, self._gates, self.missed = gates, Gates(gates), 0
         self._stopped: deque[tuple[float, float]] = deque()  # when they were before
         self._places = asyncio.Semaphore(AT_ONCE)
         self._asking = asyncio.Lock()
@@ -52,7 +59,19 @@ class Processes:
         meanwhile: what all have given to the card has LOCK_WITHIN together.
         """
         async with self._asking:
-            return await self._lock()
+            if self.locked:  # some are stopped already: those are new
+                return await self._lock()
+            async with self._gates.shut() as why:
+                self.missed = self.missed + 1 if why else 0
+                why = why or await self._lock()
+            if why and (what := uncounted(self._its())):
+                why = f"{why} Its ranks may wait for each other: it uses {what}, whose collectives are not counted."
+            return why
+
+    @property
+    def hung_for(self) -> float | None:
+        """Seconds in which it takes no turns after it was not stopped, if there is nothing worse than that."""
+        return min(MISSED * 2.0 ** (self.missed - 1), MISSED_MOST) if self.missed else None
 
     async def _lock(self) -> str:
         until = clock.monotonic() + LOCK_WITHIN

@@ -7,6 +7,8 @@ locked as they are seen (`look`). What a container is asked comes one after the 
 waits for another's answer. One that cannot be stopped or let go in time is told of, takes no turns for a while, and is
 let go as soon as the driver answers.
 
+Containers whose ranks wait for each other (groups.py) are one in here, by the name of the first of them.
+
 Knows containers by id and processes by pid; monitors/turns/computing.py tells which there are, and who computes.
 """
 
@@ -18,9 +20,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from scheduler import clock
+from scheduler.card.gates import Gate
+from scheduler.card.groups import Groups
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from scheduler.card.processes import LOCK_WITHIN, UNLOCK_WITHIN, Processes
@@ -34,7 +39,7 @@ AGAIN = 1.0  # seconds until a process that did not answer is asked again
 HUNG_FOR = 60.0  # seconds in which who could not be stopped takes no turns
 PREPARED = 4  # workers
 CLOSING = 3.0  # seconds in which everybody is let go at the end; the guardian and the workers see to the rest
-HUNG, FOUND, EARLY = "hung", "found", "early"  # reasons to take no turns
+HUNG, FOUND, EARLY, REGROUPS = "hung", "found", "early", "regroups"  # reasons to take no turns
 log = logging.getLogger(__name__)
 
 
@@ -78,8 +83,8 @@ class Part:
 
 
 class TurnPlayer:
-    """`pids` gives the host pids of a container's processes. `told` is called with a container and a sentence when it
-    takes no turns, and with "" once it was stopped again.
+    """`pids` gives the host pids of a container's processes, `gates` their gates. `told` is called with a container and
+    a sentence when it takes no turns, and with "" once it was stopped again.
 
     `failed`: those of which the first was told, and not the second. Until then nothing shows that turns reach them.
     """
@@ -91,6 +96,7 @@ class TurnPlayer:
         rules: Rules | None = None,
         pids: Callable[[str], set[int]] = lambda container: set(),
         told: Callable[[str, str], None] = lambda container, why: None,
+        gates: Callable[[str], Mapping[int, Gate]] = lambda container: {},
     ) -> None:
         self._card, self._guardian = card, guardian
         guardian.report_loss(self._unguarded)
@@ -99,11 +105,12 @@ class TurnPlayer:
         self._later: set[asyncio.Task[None]] = set()
         self._closing = False
         self._prepared = 0
+        self._groups = Groups()
         self._early = True  # somebody of the scheduler before may still be there
         self.failed: set[str] = set()
         self.given = 0  # turns, to whoever
         self.turns = Turns(rules or Rules(cycle=CYCLE))
-        self.pids, self.told = pids, told
+        self.pids, self.told, self.gates = pids, told, gates
         self.why_not = "The scheduler is starting."
 
     # ---- from outside ----
@@ -139,12 +146,16 @@ class TurnPlayer:
 
     def standing(self, container: str, gpu: str | None = None) -> Standing | None:
         """Seconds since it joined, on this card or all of its; None for one that has not, or has ended."""
-        if container not in self.turns.takers:
+        group = self._groups.of(container)
+        if group not in self.turns.takers or (gpu is not None and gpu not in self.turns.takers[group].seats):
             return None
-        return core.standing(self.turns, container, gpu)
+        return core.standing(self.turns, group, gpu)
 
-    def join(self, terms: Mapping[str, Terms]) -> None:
-        """All containers that there are."""
+    def join(self, terms: Mapping[str, Terms], together: Mapping[str, str] = MappingProxyType({})) -> None:
+        """All containers that there are. `together`: those that have their turns together → the first of them."""
+        self.failed &= terms.keys()
+        barred = self._regroup(together) if together != self._groups.first else []
+        terms = self._groups.terms(terms)
         for id_ in self._parts.keys() - terms.keys():
             self._leave(self._parts[id_])
         for id_, its in terms.items():
@@ -157,19 +168,44 @@ class TurnPlayer:
             elif part.terms != its:
                 part.terms = its
                 self._tell(core.Changed(self.now(), id_, its.weight, its.limit, its.priority))
+        for container, why in barred:
+            self.bar(container, why)
 
-    def _processes(self, container: str) -> Processes:
-        return Processes(container, self._card, self._guardian, lambda id_: self.pids(id_))
+    def _regroup(self, together: Mapping[str, str]) -> list[tuple[str, str]]:
+        """As soon as nothing of the groups that change is locked. Returns who is barred for what in them."""
+        changed = [self._parts[group] for group in self._groups.changed(together) if group in self._parts]
+        for part in changed:
+            self.bar(part.id, REGROUPS)
+        if not all(part.quiet.is_set() for part in changed):
+            return []
+        reasons = [(part.id, *reason.partition(" of ")) for part in changed for reason in part.barred - {REGROUPS}]
+        for part in changed:
+            self._leave(part)
+        self._groups.first = dict(together)
+        return [(container or group, why) for group, why, _, container in reasons]
+
+    def _processes(self, group: str) -> Processes:
+        def pids(group: str) -> set[int]:
+            return {pid for container in self._groups.members(group) for pid in self.pids(container)}
+
+        def gates() -> dict[int, Gate]:
+            return {
+                pid: gate for container in self._groups.members(group) for pid, gate in self.gates(container).items()
+            }
+
+        return Processes(group, self._card, self._guardian, pids, gates)
 
     def bar(self, container: str, why: str, on: bool = True) -> None:
         """It takes no turns for this reason (or, not `on`, for this one no more), and is let go if it is stopped."""
-        if (part := self._parts.get(container)) is None or (why in part.barred) is on:
+        group = self._groups.of(container)
+        why = why if container == group else f"{why} of {container}"
+        if (part := self._parts.get(group)) is None or (why in part.barred) is on:
             return
         was = bool(part.barred)
         (part.barred.add if on else part.barred.discard)(why)
         if was != bool(part.barred):
             event = core.Barred if part.barred else core.Admitted
-            self._tell(event(self.now(), container))
+            self._tell(event(self.now(), group))
 
     @contextlib.asynccontextmanager
     async def away(self, container: str, why: str) -> AsyncIterator[None]:
@@ -186,7 +222,7 @@ class TurnPlayer:
 
     async def settled(self, container: str) -> bool:
         """Waits until nothing of it is locked; whether that is so. Only one that is barred stays so."""
-        part = self._parts.get(container)
+        part = self._part(container)
         try:
             async with asyncio.timeout(LOCK_WITHIN + UNLOCK_WITHIN):
                 if part is not None:
@@ -203,7 +239,7 @@ class TurnPlayer:
             core.Computes(now, id_, seen.gpus, seen.part, seen.seconds, seen.had, seen.unlocked)
             if seen.gpus
             else core.Rests(now, id_)
-            for id_, seen in computing.items()
+            for id_, seen in self._groups.seen(computing).items()
             if id_ in self._parts
         ]
         self._tell(*events)
@@ -225,42 +261,42 @@ class TurnPlayer:
 
     def has_turn(self, container: str) -> bool:
         """And others wait for it."""
-        return container in self.turns.takers and core.standing(self.turns, container).has_turn
+        return (standing := self.standing(container)) is not None and standing.has_turn
 
     def yields(self, container: str) -> None:
         """It has the turn, and seems to rest: `rests` tells a little later."""
-        self._tell(core.Yields(self.now(), container))
+        self._tell(core.Yields(self.now(), self._groups.of(container)))
 
     def rests(self, container: str) -> bool | None:
         """Whether nothing of it was on a card when it was stopped last; None while that is not known."""
-        taker, part = self.turns.takers.get(container), self._parts.get(container)
+        taker, part = self.turns.takers.get(self._groups.of(container)), self._part(container)
         if taker is None or part is None or part.task is not None or taker.yields:
             return None
         return not taker.where
 
     def is_stopped(self, container: str) -> bool:
-        part = self._parts.get(container)
+        part = self._part(container)
         return part is not None and part.processes.stops is not None
 
     def free_in(self, container: str, begin: float, end: float) -> float:
         """Seconds between these two in which it was not locked."""
-        part = self._parts.get(container)
+        part = self._part(container)
         return end - begin - (0.0 if part is None else part.processes.locked_in(begin, end))
 
     def hang(self, container: str, why: str) -> None:
         """It takes no turns for a while, for this reason, although it was stopped."""
-        if (part := self._parts.get(container)) is not None:
+        if (part := self._part(container)) is not None:
             self._hang(part, why)
 
     def release(self, container: str) -> None:
         """Lets go on what of it is found locked, though nobody of ours has. It takes no turns until then."""
-        if (part := self._parts.get(container)) is not None and not self.why_not:
-            self.bar(container, FOUND)
+        if (part := self._part(container)) is not None and not self.why_not:
+            self.bar(part.id, FOUND)
             part.quiet.clear()
             self._begin(self._release(part))
 
     async def _release(self, part: Part) -> None:
-        for pid in self.pids(part.id):
+        for pid in part.processes.new():
             try:
                 locked = await self._card.state(pid, UNLOCK_WITHIN) is State.LOCKED
             except CardError as error:
@@ -298,6 +334,9 @@ class TurnPlayer:
     def now() -> float:
         return clock.monotonic()
 
+    def _part(self, container: str) -> Part | None:
+        return self._parts.get(self._groups.of(container))
+
     # ---- the core ----
 
     def _tell(self, *events: core.Event) -> None:
@@ -317,7 +356,6 @@ class TurnPlayer:
     def _leave(self, part: Part) -> None:
         """It has ended, and all of its processes have."""
         del self._parts[part.id]
-        self.failed.discard(part.id)
         self._tell(core.Left(self.now(), part.id))
         part.orders.clear()
         self._guardian.release(part.processes.locked)
@@ -359,13 +397,13 @@ class TurnPlayer:
         why = why or await part.processes.lock()
         if not why:
             part.processes.stops = self.now()
-            if part.id in self.failed:
-                self.failed.discard(part.id)
-                self.told(part.id, "")
+            for container in self.failed.intersection(self._groups.members(part.id)):
+                self.failed.discard(container)
+                self.told(container, "")
             self._tell(core.Stopped(part.processes.stops, part.id))
             return
         if not await part.processes.unlock() or not part.barred:
-            self._hang(part, why)
+            self._hang(part, why, part.processes.hung_for)
         self._tell(core.NotStopped(self.now(), part.id))
 
     async def _stop_more(self, part: Part) -> None:
@@ -379,15 +417,16 @@ class TurnPlayer:
             self._hang(part, "It could not be let go on: it is frozen, or its driver hangs.")
         self._tell(core.Started(self.now(), part.id))
 
-    def _hang(self, part: Part, why: str) -> None:
+    def _hang(self, part: Part, why: str, seconds: float | None = None) -> None:
         """It takes no turns for a while: what nobody can stop cannot, and the others do not wait for it."""
         if HUNG in part.barred or part.id not in self._parts:
             return
         log.warning("container %s takes no turns at computing: %s", ById(part.id), why)
-        self.failed.add(part.id)
-        self.told(part.id, why)
+        for container in self._groups.members(part.id):
+            self.failed.add(container)
+            self.told(container, why)
         self.bar(part.id, HUNG)
-        self._begin(self._until_free(part, HUNG, HUNG_FOR))
+        self._begin(self._until_free(part, HUNG, HUNG_FOR if seconds is None else seconds))
 
     def _unguarded(self, why: str) -> None:
         """Nobody would let go on who is stopped if this process died."""

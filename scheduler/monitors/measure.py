@@ -27,6 +27,7 @@ from typing import Any
 
 import pynvml
 
+from scheduler.card.gates import ranks
 from scheduler.core.events import GpuSeen, Ticked
 from scheduler.gpus import Reading
 from scheduler.monitors.foreign_processes import ForeignProcesses
@@ -261,7 +262,9 @@ class Measure:
     def _process(self, session: Session, gpu: str, reading: Reading) -> dict[str, Any]:
         used = session.leases[gpu].used
         real = reading.processes.get(session.pid, used if not session.ended else 0)
-        return {"pid": session.pid, "used": used, "real": real, "uncapped": session.leases[gpu].forged}
+        told = {"pid": session.pid, "used": used, "real": real, "uncapped": session.leases[gpu].forged}
+        its = ranks({session.pid: session.page.gate}) if not session.ended else []
+        return told | ({"ranks": [rank for rank, _, _ in its], "of": its[0][1]} if its else {})
 
     def _owner(self, pid: int, gpu: str) -> str:
         """The container that a process without a session runs in; empty if it is none of those that run now."""

@@ -55,6 +55,7 @@ def take_over(fd: int, gpus: Iterable[str]) -> LeasePage:
     if not slots(page, gpus):
         page.close()
         raise BadPage("it is not for this container's GPUs")
+    page.gate.let_go()  # nobody asks any more
     return page
 
 

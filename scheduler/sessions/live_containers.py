@@ -18,6 +18,7 @@ from scheduler.sessions import lease_pages
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import Lease, LeasePage
 from shim.binding import EXHAUSTED
+from shim.binding.gate import Gate
 from web.models import Swap
 
 REPORTED = 5.0  # seconds after its end in which NVML's answers may be about a process
@@ -73,6 +74,7 @@ class LiveContainer:
     priority: int = 0
     compute_weight: int = 100
     compute_limit: int | None = None  # percent of each of its cards
+    movable: bool = False  # its ranks use NCCL so that their memory can be moved
     engine_id: str = ""
     started_at: datetime | None = None
     finished: bool = False  # the engine says that it has ended; its memory may not be back yet
@@ -120,6 +122,11 @@ class LiveContainer:
     def is_held(self) -> bool:
         """What the core knows as `paused`, and nothing else is: it gets and frees nothing until that is over."""
         return self.paused or self.pausing or self.stuck or bool(self.not_restored)
+
+    @property
+    def gates(self) -> dict[int, Gate]:
+        """Host pid → the gate of each of its processes (shim/gate/gate.h)."""
+        return {session.pid: session.page.gate for session in self.sessions.values() if not session.ended}
 
     @property
     def pids(self) -> set[int]:

@@ -1,4 +1,4 @@
-"""Where ranks can be stopped together: each rule by itself, and every way in which small trainings can come to a cut."""
+"""Where ranks can be stopped together: each rule by itself, and every way in which small trainings come to a cut."""
 
 from __future__ import annotations
 

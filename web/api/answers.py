@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from web.models import Claim, Command, Container, Gpu, Node, State
 from web.people.roles import Rights, outdated, rights_of
-from web.services.sharing import not_kept
+from web.services.sharing import not_kept, ranks
 from web.spec.requests import COLUMNS
 
 
@@ -53,6 +53,9 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
     share_not_kept = serializers.SerializerMethodField(
         help_text="Why its compute weight or limit is not kept; empty: it is, or none was asked for."
     )
+    ranks = serializers.SerializerMethodField(
+        help_text="Its ranks of NCCL, by their largest communicator: rank, of how many, pid on the host, GPU."
+    )
     command = serializers.SerializerMethodField(help_text="null for who may not steer it.")
     env = serializers.SerializerMethodField(
         help_text="The names only: values may be secrets. null for who may not steer it."
@@ -64,7 +67,7 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
             "id", "name", "owner", "node", "node_reason", "state", "engine", "engine_id", "namespace", "pods", *COLUMNS,
             "env", "gpus", "gpu_count", "run_of",
             "swapped", "gave_way", "gave_way_to", "cannot_move", "not_restored", "no_turns",
-            "share_not_kept", "suspended_since", "suspended_seconds", "queue_position",
+            "share_not_kept", "ranks", "suspended_since", "suspended_seconds", "queue_position",
             "queue_reason", "idle_since", "cpus_used", "memory_used",
             "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
@@ -80,6 +83,9 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
 
     def get_share_not_kept(self, container: Container) -> str:
         return not_kept(container)
+
+    def get_ranks(self, container: Container) -> list[dict[str, Any]]:
+        return ranks((claim.gpu.uuid, claim.processes) for claim in container.claims.all())
 
     def get_command(self, container: Container) -> list[str] | None:
         return container.command if self._shows(container) else None

@@ -12,7 +12,7 @@ from uuid import UUID
 from web.api.answers import ClaimAnswer, ContainerAnswer, GpuAnswer, WaitingAnswer
 from web.models import Claim
 from web.models.states import state_of
-from web.services.sharing import not_kept
+from web.services.sharing import not_kept, ranks
 from web.spec.requests import PRIVATE
 
 Row = dict[str, Any]
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
 _GPU = [name for name in GpuAnswer.Meta.fields if name != "node"]
 _CLAIM = [name for name in ClaimAnswer.Meta.fields if name != "uuid"]
-_COMPUTED = {"owner", "node", "state", "gpus", "run_of", "share_not_kept", *PRIVATE}
+_COMPUTED = {"owner", "node", "state", "gpus", "run_of", "share_not_kept", "ranks", *PRIVATE}
 _CONTAINER = [name for name in ContainerAnswer.Meta.fields if name not in _COMPUTED]
 _FACTS = ["owner_id", "owner__username", "node__name", "run_of_id", "swapped_at", "paused_at", "kill_requested_at"]
 _WAITING = {"position": "queue_position", "reason": "queue_reason", "bytes": "queue_bytes", "since": "suspended_since"}
@@ -37,11 +37,12 @@ def _gpus(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _containers(rows: Iterable[Row]) -> Iterator[Row]:
-    claims = _claims(rows, *_CLAIM, "gpu__index", "gpu__compute", "gpu__compute_why")
+    claims = _claims(rows, *_CLAIM, "processes", "gpu__index", "gpu__compute", "gpu__compute_why")
     for row in rows:
         facts, its = SimpleNamespace(**row), claims[row["id"]]
         cards = [SimpleNamespace(index=claim.pop("gpu__index"), compute=claim.pop("gpu__compute"),
                                  compute_why=claim.pop("gpu__compute_why")) for claim in its]  # fmt: skip
+        its_ranks = ranks([(claim["uuid"], claim.pop("processes")) for claim in its])
         yield {
             **{name: row[name] for name in _CONTAINER},
             "owner": row["owner__username"],
@@ -50,6 +51,7 @@ def _containers(rows: Iterable[Row]) -> Iterator[Row]:
             "gpus": its,
             "run_of": row["run_of_id"],
             "share_not_kept": not_kept(facts, cards),
+            "ranks": its_ranks,
         }
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from web.errors import conflict
 from web.models.hosts import Compute
 from web.models.records import USUAL_WEIGHT
 
+ELSEWHERE = "ranks that are not on this host"  # in `no_turns`, of one that can never be stopped
+PRICE = (
+    "Movable: NCCL's ranks on several GPUs then work without peer access, at 96% of the speed measured "
+    "(two H100, data-parallel training)."
+)
 
-def not_kept(container: Any, cards: Sequence[Any] | None = None, *, just_asked: bool = False) -> str:
+
+def not_kept(container: Any, cards: Sequence[Any] | None = None) -> str:
     """Why its compute weight or limit is not kept, as a sentence; empty: it is, or none was asked for.
 
-    `just_asked`: also what may keep it from being kept, which shows only when the container computes. A record, or what
-    has its fields; of a record the GPUs, `cards`, can be read.
+    A record, or what has its fields; of a record the GPUs, `cards`, can be read.
     """
     asked = _asked(container)
     if not asked or container.finished_at is not None:
@@ -25,14 +31,32 @@ def not_kept(container: Any, cards: Sequence[Any] | None = None, *, just_asked: 
         return f"{asked} not kept: containers on GPU {shared.index} compute at once, without turns.{why}"
     if container.no_turns:
         return f"{asked} not kept: the container could not be stopped for others. {container.no_turns}"
-    if just_asked and len(gpus) > 1:
-        return (
-            f"{asked} not kept while its processes wait for each other on several GPUs, as NCCL's do: "
-            "they cannot be stopped one by one."
-        )
     return ""
 
 
 def _asked(container: Any) -> str:
     asked = ["limit"] * (container.compute_limit is not None) + ["weight"] * (container.compute_weight != USUAL_WEIGHT)
     return f"Its compute {' and '.join(asked)} {'are' if len(asked) > 1 else 'is'}" if asked else ""
+
+
+def price(movable: bool, gpus: int) -> str:
+    """What being movable costs, where it costs anything."""
+    return PRICE if movable and gpus > 1 else ""
+
+
+def require_stoppable(container: Any, limit: int | None) -> None:
+    """Raises Problem for a limit that cannot be kept, as is known of a container whose ranks are on several hosts."""
+    if limit is not None and ELSEWHERE in container.no_turns:
+        raise conflict(f"A GPU time limit cannot be kept. {container.no_turns}", code="cannot_limit")
+
+
+def ranks(claims: Iterable[tuple[str, Iterable[Mapping[str, Any]]]]) -> list[dict[str, Any]]:
+    """Of (GPU, its processes): ranks of NCCL, in order, each on the GPU that its process uses."""
+    found = [
+        {"rank": rank, "of": process["of"], "pid": process["pid"], "gpu": gpu}
+        for gpu, processes in claims
+        for process in processes
+        if process["used"]
+        for rank in process.get("ranks", ())
+    ]
+    return sorted(found, key=lambda each: (each["rank"], each["gpu"]))

@@ -26,6 +26,7 @@ from web.services.issuing import issue, require_scheduler, settled, wait_for
 from web.services.launching import launch
 from web.services.placement.place import place
 from web.services.placement.policies import able_cards
+from web.services.sharing import require_stoppable
 from web.spec import quotas
 from web.spec.requests import ChangeSpec, ComputeSpec, KillSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
 
@@ -108,6 +109,7 @@ def change(user: User, container: Container, **fields: Any) -> Command:
     if "priority" in asked:
         allowances.require_priority(limits, asked["priority"])
     allowances.require_share(limits, **{name: asked[name] for name in SHARE if name in asked})
+    require_stoppable(container, asked.get("compute_limit"))
     if (quota := asked.get("gpu_memory")) is not None:
         gpus = list(Gpu.objects.filter(claims__container=container) or Gpu.objects.filter(present=True))
         able_cards(gpus, quota, container.gpu_count)

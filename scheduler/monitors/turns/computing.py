@@ -24,13 +24,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler import clock, proc
 from scheduler.card import turns
+from scheduler.card.gates import Gate, communicators
 from scheduler.card.processes import REMEMBERED
 from scheduler.card.turns import Terms, TurnPlayer
+from scheduler.core.cut import together
 from scheduler.core.turns import Mode
 from scheduler.gpus import Gpus
 from scheduler.gpus.sampling import Work
@@ -114,11 +116,16 @@ class Computing:
         self._first: dict[int, float] = {}  # process → when a look met it first
         self._used: dict[str, tuple[float, float]] = {}  # who has the turn → when, and processor time by then
         self._escaped = escaped
+        self._together: tuple[float, Mapping[str, str]] = -SELDOM, {}  # when that was looked at
 
     def pids(self, container: str) -> set[int]:
         """Host pids of all its processes that may compute."""
         live = self._broker.live_containers.get(container)
         return set() if live is None else live.pids
+
+    def gates(self, container: str) -> Mapping[int, Gate]:
+        live = self._broker.live_containers.get(container)
+        return {} if live is None else live.gates
 
     async def run(self) -> None:
         while True:
@@ -185,9 +192,17 @@ class Computing:
         self._player.join({
             live.id: Terms(tuple(live.quota), live.compute_weight, live.compute_limit, live.priority)
             for live in live_containers
-        })  # fmt: skip
+        }, self._groups(live_containers))  # fmt: skip
         for live in live_containers:
             self._player.bar(live.id, STATE, _takes_no_turns(live))
+
+    def _groups(self, live_containers: Iterable[LiveContainer]) -> Mapping[str, str]:
+        """Which share communicators. What a program says of itself joins it to others of its owner only."""
+        looked, groups = self._together
+        if (now := self._player.now()) - looked >= SELDOM:
+            its = {live.id: {(live.owner, each) for each in communicators(live.gates)} for live in live_containers}
+            self._together = now, (groups := together(its))
+        return groups
 
     def _note(self, gpu: str, done: Work | None, owners: Mapping[int, str], ahead: float) -> None:
         """`ahead`: of the monotonic clock, seconds."""

@@ -38,7 +38,9 @@ EXAMPLES: Mapping[tuple[type[models.Model], str], Any] = {
     (Node, "moved"): {"?first": _MOVED, "?out": _MOVED, "?back": _MOVED},
     (Node, "nearly_full"): [{"of": "", "free": WHOLE, "total": WHOLE, "since": SECONDS}],
     (Gpu, "strangers"): [{"pid": 1 << 32, "bytes": WHOLE, "user": "", "command": ""}],
-    (Claim, "processes"): [{"pid": 1 << 32, "used": WHOLE, "real": WHOLE, "uncapped": True}],
+    (Claim, "processes"): [
+        {"pid": 1 << 32, "used": WHOLE, "real": WHOLE, "uncapped": True, "?ranks": [WHOLE], "?of": WHOLE}
+    ],
     (Container, "command"): TEXTS,
     (Container, "environment"): {"*": ""},
     (Container, "gpu_uuids"): TEXTS,
