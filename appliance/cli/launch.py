@@ -116,6 +116,10 @@ def run(
         bool,
         typer.Option(f"--give-way/{flag('give_way')}", help="Move its GPU memory to host memory for others, or never."),
     ] = True,
+    movable: Annotated[
+        bool,
+        typer.Option("--movable", help="Let NCCL's ranks on several GPUs be moved to host memory; a little slower."),
+    ] = False,
     stop_timeout: StopTimeout = 10.0,
     as_json: options.Json = False,
 ) -> None:

@@ -27,6 +27,7 @@ from scheduler.containers.launch import asked_of, called_off
 from scheduler.engines.asked import untaken
 from scheduler.engines.base import Engine, EngineAway, EngineError, Progress
 from scheduler.engines.placer import TAKES, Host, Order, Placer, Stage, Standing
+from scheduler.engines.runtime_environment import MOVABLE
 from scheduler.store import Store, event_log, pending_placements
 from web.errors import Problem
 from web.logs import ById
@@ -106,7 +107,7 @@ class Dispatcher:
         # Before it is asked for: a host may have it a moment after.
         if not await self._change(str(row.pk), engine=self._placer.name, handed=key, node_reason=why[:LONGEST]):
             return HAS_IT  # a scheduler did this and died before it could say so
-        environment = {**row.environment, "GPUSHARE_MEMORY_LIMIT": str(size)}
+        environment = {**row.environment, **(MOVABLE if row.movable else {}), "GPUSHARE_MEMORY_LIMIT": str(size)}
         given = {**asked_of(row), "environment": environment, "restart": restarts.parse(row.restart)}
         await self._placer.submit(
             Order(quota=size, cards=cards, key=key, host=host, constraints=row.constraints, **given)

@@ -18,7 +18,7 @@ from scheduler.containers.intents import Intents, was_called_off
 from scheduler.containers.registry import Containers, as_live_container, as_problem
 from scheduler.engines.asked import Asked
 from scheduler.engines.base import EngineAway, EngineError, Launch, Progress
-from scheduler.engines.runtime_environment import said_of_memory
+from scheduler.engines.runtime_environment import MOVABLE, said_of_memory
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
 from web.errors import Problem
@@ -98,7 +98,7 @@ class Launcher:
             gpus=list(live.quota),
             socket_dir=socket_dir,
             log_path=self._logs / f"{live.id}.log",
-            **asked_of(row) | {"environment": {**row.environment, **said}},
+            **asked_of(row) | {"environment": {**row.environment, **(MOVABLE if row.movable else {}), **said}},
         )
 
     def call_off(self, id_: str, reason: str) -> None:

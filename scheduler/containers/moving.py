@@ -11,6 +11,7 @@ from collections.abc import Collection
 from math import inf
 
 from scheduler import clock
+from scheduler.card.gates import Gates, ranks
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.core.events import STAYS, Movable
 from scheduler.sessions.broker import Broker
@@ -55,6 +56,17 @@ def why_it_stays(live: LiveContainer) -> str:
                 f"Process {session.pid} shares memory with another process or GPU, or with the host ({how}). "
                 "The driver cannot bring such memory back from host memory."
             )
+    if its := ranks(live.gates):
+        if not live.movable:
+            return (
+                f"Process {its[0][2]} is one of {its[0][1]} ranks of NCCL, whose memory the driver cannot bring back "
+                'from host memory. Launch it with "movable" if it is to be moved; it is a little slower then.'
+            )
+        if len({rank for rank, _, _ in its}) < its[0][1]:
+            return (
+                f"{len({rank for rank, _, _ in its})} of {its[0][1]} ranks of NCCL are in this container. They can be "
+                "moved only together."
+            )
     return ""
 
 
@@ -94,12 +106,19 @@ class Mover:
     def __init__(self, card: CardHelper) -> None:
         self._card = card
 
-    async def stop(self, sessions: Collection[Session]) -> None:
+    async def stop(self, live: LiveContainer, sessions: Collection[Session]) -> None:
         """Nothing of them reaches their cards, and nobody in them asks these (lease.h says why), until `back`.
 
-        How many there are is a program's own choice, and others wait meanwhile: all have LOCK_SECONDS together.
+        Ranks that wait for each other are locked where they do not. How many processes there are is a program's own
+        choice, and others wait meanwhile: all have LOCK_SECONDS together.
         """
         await self._card.alone()  # first: they run until they are locked
+        async with Gates(lambda: live.gates).shut() as why:
+            if why:
+                raise CardError(Why.BUSY, 0, why)
+            await self._stop(sessions)
+
+    async def _stop(self, sessions: Collection[Session]) -> None:
         until = clock.monotonic() + LOCK_SECONDS
         for session in sessions:
             if clock.monotonic() > until:

@@ -166,6 +166,7 @@ def as_live_container(row: Container, quota: Mapping[str, int]) -> LiveContainer
         priority=row.priority,
         compute_weight=row.compute_weight,
         compute_limit=row.compute_limit,
+        movable=row.movable,
     )
 
 

@@ -201,7 +201,7 @@ class Swapping:
                 raise CardError(Why.HUNG, 0, "It does not answer, and is still stopped for its turn.")
             live.raised = True
             await self._engine.add_memory(live.engine_id, sum(live.granted(gpu) for gpu in live.quota))
-            await self._mover.stop(sessions)
+            await self._mover.stop(live, sessions)
             await self._mover.have_answers(sessions)
             if stays := why_it_stays(live):  # since it was looked at; now its processes are locked
                 raise EngineError(stays)

@@ -149,8 +149,8 @@ async def test_what_is_shared_while_it_is_being_stopped_stays(host: Host, monkey
     container = await holder(host)
     stop = host.up.swapping._mover.stop
 
-    async def stops(sessions: Any) -> None:
-        await stop(sessions)
+    async def stops(live: Any, sessions: Any) -> None:
+        await stop(live, sessions)
         sessions[0].page.share(Sharing.EXPORTED)
 
     monkeypatch.setattr(host.up.swapping._mover, "stop", stops)

@@ -30,6 +30,7 @@ GIVEN: dict[str, Any] = {
     "notify": ["ended", "gives_way"],
     "guaranteed": True,
     "give_way": False,
+    "movable": True,
     "remove_when_done": True,
     "restart": "on-failure:3",
     "interactive": True,

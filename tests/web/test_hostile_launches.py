@@ -196,6 +196,7 @@ HOSTILE = [
     ({"guaranteed": "yes"}, V, "guaranteed", "true or false"),
     ({"guaranteed": 1}, V, "guaranteed", "true or false"),
     ({"guaranteed": None}, V, "guaranteed", "null"),
+    ({"movable": "yes"}, V, "movable", "true or false"),
     ({"remove_when_done": "false"}, V, "remove_when_done", "true or false"),
     ({"interactive": 1}, V, "interactive", "true or false"),
     ({"tty": "yes"}, V, "tty", "true or false"),

@@ -9,8 +9,9 @@ from tests.support.machine import commands_answered
 from tests.support.people import client_for
 from tests.support.site import person
 from web.models import Claim, Container, Gpu
-from web.services import attention
-from web.services.sharing import not_kept
+from web.services import attention, steering
+from web.services.sharing import ELSEWHERE, not_kept, price
+from web.spec.requests import LaunchSpec
 
 pytestmark = pytest.mark.django_db
 STOPPED_NOT = "Process 7: the lock failed: what it had given the card to do was not done in time."
@@ -75,12 +76,55 @@ def test_the_answer_of_a_change_says_it(ann, card):
             return client.patch(f"/api/v1/containers/{made.pk}/", {"compute_limit": 30}, format="json").json()
 
     assert (answer()["message"], answer()["share_not_kept"]) == ("", "")
-    Claim.objects.create(container=made, gpu=rows.gpu(1, compute="turns"), quota=1)
-    assert answer()["message"] == (
-        "Its compute limit is not kept while its processes wait for each other on several GPUs, as NCCL's do: "
-        "they cannot be stopped one by one."
-    )
-    assert answer()["share_not_kept"] == ""  # it may be kept: nothing shows yet that it is not
-    Gpu.objects.filter(index=1).update(compute="shared")
+    Claim.objects.create(container=made, gpu=rows.gpu(1, compute="shared"), quota=1)
     assert "containers on GPU 1 compute at once" in answer()["message"]
     assert answer()["message"] == answer()["share_not_kept"]
+
+
+def test_of_ranks_on_several_hosts_a_limit_is_refused_and_a_weight_is_not(ann, card):
+    why = f"Process 7 (rank 0) works with 6 {ELSEWHERE} in containers of its owner."
+    made = rows.container("training", ann, card, no_turns=why)
+    refused = client_for(ann).patch(f"/api/v1/containers/{made.pk}/", {"compute_limit": 30}, format="json")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "cannot_limit")
+    assert refused.json()["error"]["message"] == f"A GPU time limit cannot be kept. {why}"
+    assert steering.change(ann, made, compute_weight=30).arguments == {"compute_weight": 30}
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        {"command": ["torchrun", "--nnodes", "2", "train.py"]},
+        {"command": ["torchrun", "--nnodes=1:4", "train.py"]},
+        {"command": ["accelerate", "launch", "--num_machines=2", "train.py"]},
+        {"env": {"PET_NNODES": "2"}},
+    ],
+)
+def test_a_launch_that_names_several_hosts_cannot_have_a_limit(ann, card, several):
+    spec = {"image": "local", "compute_limit": 30}
+    refused = client_for(ann).post("/api/v1/containers/", spec | several, format="json")
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "compute_limit")
+    assert "several hosts" in refused.json()["error"]["message"]
+    LaunchSpec.parse(spec | {"command": ["torchrun", "--nnodes=1", "--nnodes", "x"], "env": {"PET_NNODES": ""}})
+
+
+def test_ranks_are_answered_with_the_gpu_that_each_uses_and_shown(ann, card):
+    made = rows.container("training", ann, card)
+    other = rows.gpu(1)
+    for gpu, used in ((card, (2, 0)), (other, (0, 2))):
+        processes = [
+            {"pid": 7 + rank, "used": size, "real": size, "uncapped": False, "ranks": [rank], "of": 2}
+            for rank, size in enumerate(used)
+        ]
+        Claim.objects.update_or_create(container=made, gpu=gpu, defaults={"processes": processes, "quota": 2})
+    told = [{"rank": 0, "of": 2, "pid": 7, "gpu": card.uuid}, {"rank": 1, "of": 2, "pid": 8, "gpu": other.uuid}]
+    client = client_for(ann)
+    assert client.get(f"/api/v1/containers/{made.pk}/").json()["ranks"] == told
+    assert client.get("/api/v1/containers/").json()["results"][0]["ranks"] == told
+    client.force_login(ann)
+    page = client.get(f"/containers/{made.pk}/").content.decode()
+    assert ("8 (rank 1 of 2)" in page, page.count("(rank ")) == (True, 2)
+
+
+def test_what_being_movable_costs_is_said_where_it_costs_anything():
+    assert "96%" in price(True, 2)
+    assert price(True, 1) == price(False, 2) == ""

@@ -31,7 +31,7 @@ from web.models.hosts import ordered
 from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
 from web.services import steering
-from web.services.sharing import not_kept
+from web.services.sharing import not_kept, price
 from web.spec.fields import StrictText
 from web.spec.requests import PRIVATE, ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
 
@@ -191,7 +191,8 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         prefetch_related_objects([container], claims_with_gpus())
         message = result.message
         if result.kind in (Command.Kind.LAUNCH, Command.Kind.CHANGE):
-            message = f"{message} {not_kept(container, just_asked=True)}".strip()
+            said = price(container.movable, container.gpu_count) if result.kind == Command.Kind.LAUNCH else ""
+            message = " ".join(filter(None, (message, said, not_kept(container))))
         return Response({**_answer().to_representation(container), "message": message}, done)
 
 

@@ -139,6 +139,9 @@ class Container(models.Model):
     give_way = models.BooleanField(
         default=True, help_text="Others may have its VRAM while it computes nothing, or after its time."
     )
+    movable = models.BooleanField(
+        default=False, help_text="Its ranks use NCCL in a way in which their VRAM can be moved."
+    )
     compute_weight = models.PositiveSmallIntegerField(
         default=USUAL_WEIGHT, help_text="Its part of the turns: 1 to 1000."
     )
@@ -326,7 +329,9 @@ class Claim(models.Model):
     due_lately = models.FloatField(null=True)
     held_back_lately = models.FloatField(null=True)
     utilisation = models.PositiveSmallIntegerField(null=True, help_text="Percent of the card's time that it computes.")
-    processes = models.JSONField(default=list, help_text="[{pid, used, real, uncapped}] as last sampled.")
+    processes = models.JSONField(
+        default=list, help_text="[{pid, used, real, uncapped, ranks?: [number], of?: ranks in all}] as last sampled."
+    )
 
     class Meta:
         ordering = ["gpu__index"]

@@ -20,6 +20,7 @@ from web.pages.frame import person, show
 from web.people import allowances
 from web.people.roles import Deed, may_steer, require
 from web.services import steering
+from web.services.sharing import price
 from web.sizes import format_size
 from web.spec import constraints, quotas
 from web.spec.requests import words_of
@@ -157,10 +158,10 @@ def forecast(request: HttpRequest) -> JsonResponse:
         asks = constraints.read(request.POST.get("constraints", "").splitlines())
         question = steering.forecast(person(request), size, gpus, node=node, constraints=asks)
         why = "" if node else question.arguments["reason"]
-        foreseen = _foreseen(question)
-        return JsonResponse(
-            {"again": True} if foreseen is None else {"text": _for_people(foreseen, question.node, why)}
-        )
+        if (foreseen := _foreseen(question)) is None:
+            return JsonResponse({"again": True})
+        costs = price(bool(request.POST.get("movable")), gpus if isinstance(gpus, int) else len(gpus))
+        return JsonResponse({"text": f"{_for_people(foreseen, question.node, why)} {costs}".strip()})
     except ValueError:
         return JsonResponse({})
     except Problem as problem:

@@ -14,7 +14,7 @@ from rest_framework import serializers
 
 from web.models import Compute, Container, Happening, Shortage
 from web.models.people import HEAVIEST
-from web.spec import constraints, quotas, restarts
+from web.spec import constraints, quotas, restarts, several_hosts
 from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
 from web.spec.mounts import check_folder, check_port, check_volume
@@ -261,6 +261,11 @@ class LaunchSpec(StrictSerializer):
         required=False, default=False, label="Guaranteed: reserve the whole quota from the start"
     )
     give_way = StrictBoolean(required=False, default=True, label="Never move to host memory, even while idle")
+    movable = StrictBoolean(
+        required=False,
+        default=False,
+        label="Ranks of NCCL on several GPUs can be moved to host memory, a little slower",
+    )
     remove_when_done = StrictBoolean(required=False, default=False, label="Remove when it ends")
     restart = StrictText(
         required=False,
@@ -300,6 +305,12 @@ class LaunchSpec(StrictSerializer):
     def validate_ports(self, value: list[str]) -> list[str]:
         published = [f"{port.split(':')[0]}/{port.split('/')[1]}" for port in value]
         return _each_once(value, published, "published at")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["compute_limit"] is not None and (said := several_hosts.named(attrs["command"], attrs["env"])):
+            message = f"A GPU time limit cannot be kept of ranks on several hosts ({said}): they are never stopped."
+            raise serializers.ValidationError({"compute_limit": [message]})
+        return attrs
 
 
 def _each_once(value: list[str], places: list[str], verb: str) -> list[str]:
