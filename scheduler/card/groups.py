@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from scheduler.card.turns import Seen, Terms
+from scheduler.card.terms import Seen, Terms
 
 
 class Groups:

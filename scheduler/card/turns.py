@@ -29,6 +29,7 @@ from scheduler.card.groups import Groups
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State, Why
 from scheduler.card.processes import LOCK_WITHIN, UNLOCK_WITHIN, Processes
+from scheduler.card.terms import Seen, Terms
 from scheduler.core import turns as core
 from scheduler.core.turns import Mode, Rules, Standing, Turns
 from web.errors import Problem
@@ -41,32 +42,6 @@ PREPARED = 4  # workers
 CLOSING = 3.0  # seconds in which everybody is let go at the end; the guardian and the workers see to the rest
 HUNG, FOUND, EARLY, REGROUPS = "hung", "found", "early", "regroups"  # reasons to take no turns
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Of one container. `limit`: percent of each of its cards, at most."""
-
-    gpus: tuple[str, ...]
-    weight: int = 100
-    limit: int | None = None
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Of one container: the cards that it computes on, and the part of its own time in which it does.
-
-    `had`: seconds that it computed of the last `seconds` of its own, both told once. If these are 0, nobody has
-    measured it, and it is taken to go on. `unlocked`: seconds that it computed beside that while it was stopped, by
-    processes that had just begun.
-    """
-
-    gpus: tuple[str, ...] = ()
-    part: float = 1.0
-    seconds: float = 0.0
-    had: float = 0.0
-    unlocked: float = 0.0
 
 
 @dataclass(eq=False, slots=True)

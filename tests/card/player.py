@@ -12,7 +12,8 @@ from pathlib import Path
 from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardHelper
-from scheduler.card.turns import Seen, Terms, TurnPlayer
+from scheduler.card.terms import Seen, Terms
+from scheduler.card.turns import TurnPlayer
 from scheduler.core.turns import Mode, Rules
 from tests.support.eventually import eventually
 

@@ -16,7 +16,8 @@ from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State
 from scheduler.card.processes import Processes
-from scheduler.card.turns import Seen, Terms, TurnPlayer
+from scheduler.card.terms import Seen, Terms
+from scheduler.card.turns import TurnPlayer
 from scheduler.core.turns import Mode, Rules
 from tests.card.test_guardian import GUARDIAN, LONG, all_go_on, program
 from tests.card.workers import worker

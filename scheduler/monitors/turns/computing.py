@@ -28,10 +28,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler import clock, proc
-from scheduler.card import turns
+from scheduler.card import terms
 from scheduler.card.gates import Gate, communicators
 from scheduler.card.processes import REMEMBERED
-from scheduler.card.turns import Terms, TurnPlayer
+from scheduler.card.terms import Terms
+from scheduler.card.turns import TurnPlayer
 from scheduler.core.cut import together
 from scheduler.core.turns import Mode
 from scheduler.gpus import Gpus
@@ -163,7 +164,7 @@ class Computing:
         lately = {pid: live.id for live in live_containers for pid in live.pids_lately(now)}
         return lately | {pid: live.id for live in live_containers for pid in live.pids}
 
-    def _measured(self, container: str, gpus: list[str]) -> turns.Seen:
+    def _measured(self, container: str, gpus: list[str]) -> terms.Seen:
         """What it computed of its own time that is new, and the part in which it does by all that it is judged by.
 
         On the card where that is most.
@@ -181,7 +182,7 @@ class Computing:
         beside = max((seen.newborn for seen, _ in its), default=0.0)
         for seen, _ in its:
             seen.newborn = 0.0
-        return turns.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own), beside)
+        return terms.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own), beside)
 
     def _present(self) -> list[LiveContainer]:
         return [live for live in self._broker.live_containers.values() if not live.finished]

@@ -1,0 +1,126 @@
+"""Trainings on two cards, whose ranks wait for each other: they take turns, keep limits, and are moved or refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from scheduler.card import gates
+from tests.scheduler.test_turns import had, shared, standing, take_turns
+from tests.support.eventually import eventually
+from tests.support.host import BUILD, GIB, Host, a_host
+from tests.support.swapped import at_once
+from web.models import Container
+
+
+@pytest.fixture
+async def lab(transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Host]:
+    settings.GPUSHARE_GIVE_WAY = "off"
+    async with a_host(settings, tmp_path_factory.mktemp("host"), gpus="sim:2x5GiB") as host:
+        yield host
+
+
+def rank(number: int, unique: str, ranks: int = 2, device: int | None = None) -> str:
+    device = number if device is None else device
+    options = f"--unique {unique} --rank {number} --ranks {ranks} --device {device}"
+    return f"{sys.executable} -m tests.support.training {options}"
+
+
+async def training(host: Host, *ranks: str, **fields: object) -> Container:
+    """Each with a process of its own; both of one communicator if none is named."""
+    unique = os.urandom(128).hex()
+    script = " & ".join([*(ranks or (rank(0, unique), rank(1, unique))), "wait"])
+    fields = {"gpu_memory": GIB // 2, "gpu_count": 2, "environment": {"PYTHONPATH": str(BUILD.parent)}} | fields
+    return await host.launch("sh", "-c", script, **fields)
+
+
+def steps(host: Host, container: Container) -> int:
+    return max([0, *(int(line) for line in host.log(container).splitlines() if line.isdigit())])
+
+
+async def goes_on(host: Host, *containers: Container) -> None:
+    for each in containers:
+        before = steps(host, each)
+        await eventually(lambda: steps(host, each) > before)  # noqa: B023
+
+
+async def test_two_trainings_share_two_cards_by_their_weights(lab: Host) -> None:
+    one, two = await training(lab, compute_weight=300), await training(lab, compute_weight=100)
+    await goes_on(lab, one, two)
+    await take_turns(lab, one, two)
+    await shared(lab, {one: 0.75, two: 0.25}, 6, within=0.08)
+    await goes_on(lab, one, two)
+    assert [(await lab.get(each)).no_turns for each in (one, two)] == ["", ""]
+
+
+async def test_a_limit_is_kept_alone(lab: Host) -> None:
+    one = await training(lab, compute_limit=30)
+    await take_turns(lab, one)
+    assert (await had(lab, one, seconds=6))[0] == pytest.approx(0.3, abs=0.06)
+
+
+async def test_ranks_in_two_containers_have_their_turns_together(lab: Host) -> None:
+    """And others on either card have theirs meanwhile."""
+    unique, (first, second) = os.urandom(128).hex(), sorted(card.uuid for card in lab.up.gpus.cards.values())
+    pair = [
+        await training(lab, rank(number, unique, device=0), gpu_count=1, gpu_uuids=[gpu])
+        for number, gpu in enumerate((first, second))
+    ]
+    await goes_on(lab, *pair)
+    await eventually(lambda: lab.up.turns._groups.first.keys() == {str(each.pk) for each in pair})
+    other = await training(lab)
+    await take_turns(lab, *pair, other)
+    stops = [lab.up.turns.is_stopped(str(each.pk)) for each in pair]
+    assert stops[0] == stops[1]
+    await shared(lab, {pair[0]: 0.5, other: 0.5}, 6, within=0.08)
+
+
+async def test_one_whose_rank_stands_still_holds_up_others_for_a_moment_only(lab: Host) -> None:
+    one, two = await training(lab), await training(lab)
+    await goes_on(lab, one, two)
+    await take_turns(lab, one, two)
+    pids = sorted(lab.up.computing.pids(str(one.pk)))
+    os.kill(pids[0], signal.SIGSTOP)
+
+    async def told() -> str:
+        return (await lab.get(one)).no_turns
+
+    while not (why := await told()):
+        await goes_on(lab, two)
+    assert str(pids[0]) in why
+    await goes_on(lab, two)
+    os.kill(pids[0], signal.SIGCONT)
+    await goes_on(lab, one, two)
+    while await told():
+        await goes_on(lab, one)
+    assert standing(lab, one).had > 0
+
+
+async def test_ranks_are_moved_only_if_they_were_launched_so(lab: Host) -> None:
+    at_once()
+    kept, moved = await training(lab), await training(lab, movable=True)
+    await goes_on(lab, kept, moved)
+    answer = await lab.command("pause", kept, free_memory=True)
+    assert (answer.outcome, answer.code, answer.status) == ("refused", "cannot_swap", 409)
+    await goes_on(lab, kept)
+    for _ in range(3):
+        answer = await lab.command("pause", moved, free_memory=True)
+        assert answer.outcome == "done", answer.message
+        assert (await lab.command("resume", moved)).outcome == "done"
+        await goes_on(lab, moved)
+
+
+async def test_one_that_comes_to_no_cut_is_not_moved_and_goes_on(lab: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once()
+    monkeypatch.setattr(gates, "HOLD", 0.0)
+    one = await training(lab, movable=True)
+    await goes_on(lab, one)
+    answer = await lab.command("pause", one, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
+    await goes_on(lab, one)
+    assert (await lab.get(one)).swap == ""
