@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-EVERY = 4
+EVERY = 10
 RANKS = 2
 
 Step = Callable[[int], object]  # gives the GPU one step; its loss
@@ -47,7 +47,7 @@ def trained(kind: str, rank: int, store: str) -> tuple[Step, Callable[[], object
         "nccl", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=datetime.timedelta(minutes=5)
     )
     torch.manual_seed(1)
-    size, layers = 2048, 12
+    size, layers = 1024, 12
 
     class Block(torch.nn.Module):
         def __init__(self) -> None:

@@ -31,8 +31,8 @@ GIB = 1 << 30
 LONG = 120.0  # seconds in which two ranks have imported PyTorch and begun
 CYCLE = 1.0
 # NVLink multicast is not every machine's to use.
-ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "PYTHONPATH": str(ROOT), "USER": "root", "HOME": "/tmp"}
-MOVABLE = {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0"}
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+ENVIRONMENT = NO_MULTICAST | {"PYTHONPATH": str(ROOT), "USER": "root", "HOME": "/tmp"}
 DEEDS = ("weight", "limit", "pause")
 
 
@@ -131,10 +131,10 @@ class Scene:
             until(lambda: job.lines()[-1][0] > begin + self.seconds, LONG)  # noqa: B023
         return begin, begin + self.seconds
 
-    def native(self, name: str, **more: str) -> float:
+    def native(self, name: str) -> float:
         """Steps a second without the appliance."""
         job = Job(self.folder, self.kind, name)
-        environment = {**os.environ, **ENVIRONMENT, **more}
+        environment = {**os.environ, **ENVIRONMENT}
         with subprocess.Popen(job.words, env=environment, start_new_session=True) as process:
             try:
                 job.begins()
