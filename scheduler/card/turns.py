@@ -389,7 +389,8 @@ class TurnPlayer:
         if await part.processes.unlock():
             self.given += 1
         else:
-            self._hang(part, "It could not be let go on: it is frozen, or its driver hangs.")
+            pid = min(part.processes.locked, default=0)
+            self._hang(part, f"Process {pid} could not be let go on: it is frozen, or its driver hangs.")
         self._tell(core.Started(self.now(), part.id))
 
     def _hang(self, part: Part, why: str, seconds: float | None = None) -> None:

@@ -59,17 +59,21 @@ async def test_two_trainings_share_two_cards_by_their_weights(lab: Host) -> None
 
 
 async def test_a_limit_is_kept_alone(lab: Host) -> None:
-    one = await training(lab, compute_limit=30)
+    one = await training(lab)
+    await goes_on(lab, one)
+    (alone,) = await had(lab, one, seconds=4)
+    await lab.command("change", one, compute_weight=100, compute_limit=30)
     await take_turns(lab, one)
-    assert (await had(lab, one, seconds=6))[0] == pytest.approx(0.3, abs=0.06)
+    (limited,) = await had(lab, one, seconds=6)
+    assert limited / alone == pytest.approx(0.3, abs=0.06)
 
 
 async def test_ranks_in_two_containers_have_their_turns_together(lab: Host) -> None:
     """And others on either card have theirs meanwhile."""
-    unique, (first, second) = os.urandom(128).hex(), sorted(card.uuid for card in lab.up.gpus.cards.values())
+    unique = os.urandom(128).hex()
     pair = [
-        await training(lab, rank(number, unique, device=0), gpu_count=1, gpu_uuids=[gpu])
-        for number, gpu in enumerate((first, second))
+        await training(lab, rank(card.index, unique, device=0), gpu_count=1, gpu_uuids=[card.uuid])
+        for card in sorted(lab.up.gpus.cards.values(), key=lambda card: card.index)
     ]
     await goes_on(lab, *pair)
     await eventually(lambda: lab.up.turns._groups.first.keys() == {str(each.pk) for each in pair})
