@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, permutations, product
 from math import inf
 
-from scheduler.core import fair, policies, safety
+from scheduler.core import changes, fair, policies, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     ActivityDetected,
@@ -52,9 +52,10 @@ from scheduler.core.events import (
     WaitedBefore,
 )
 from scheduler.core.invariants import violations
+from scheduler.core.people import heads
 from scheduler.core.state import Container, Expected, Gpu, Mode, Preemption, Request, Session, Stage, State
 
-LONG = fair.PATIENCE  # one jump of the clock: whoever waits becomes due
+LONG = heads.PATIENCE  # one jump of the clock: whoever waits becomes due
 NOW = 10 * LONG
 
 # A call in a key: its place in the queue, gpu, bytes, due, whether it is for what was swapped out, and whether it was
@@ -170,7 +171,7 @@ def _starved(host: Host, state: State) -> list[str]:
     if host.policy != "fair" or host.gives_way is not Mode.ROTATE or moving or fresh:
         return []
     firsts = [
-        r for r in state.waiting if all(fair.head(state, gpu) is r for gpu in state.containers[r.container].quota)
+        r for r in state.waiting if all(heads.head(state, gpu) is r for gpu in state.containers[r.container].quota)
     ]
     effects = handle(state, Ticked(state.now))[1]
     told = any(isinstance(effect, Preempt) for effect in effects)
@@ -387,4 +388,4 @@ def build(host: Host, key: Key) -> State:
         now=NOW,
     )
     pressed = frozenset(safety.linked(state, {request.gpu for request in state.waiting}))
-    return replace(state, pressed=pressed, calm=safety.calm(state))
+    return heads.elect(replace(state, pressed=pressed, calm=safety.calm(state), people=changes.counted(state)))

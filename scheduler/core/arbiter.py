@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from scheduler.core import admission, changes, expected, moves, policies, preemption, safety
@@ -48,13 +48,16 @@ from scheduler.core.events import (
     ContainerResumed,
     Effect,
     Event,
+    Forgiven,
     GpuSeen,
     Idle,
+    LedgerRestored,
     Movable,
     MoveBegun,
     Needed,
     NotMoved,
     OverheadMeasured,
+    PeopleChanged,
     PolicyChanged,
     PreemptionChanged,
     Pressure,
@@ -69,9 +72,12 @@ from scheduler.core.events import (
     SwapInRequested,
     SwappedOut,
     Ticked,
+    UsageElsewhere,
     WaitedBefore,
     WaitOver,
 )
+from scheduler.core.people import ledger, tree
+from scheduler.core.people.ledger import Account, Elsewhere
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, Session, Stage, State
 from scheduler.core.step import Step
 
@@ -136,6 +142,35 @@ def _preemption_changed(step: Step, event: PreemptionChanged) -> None:
         step.refuse(Reason.INVALID, f"This preemption rule makes no sense: {rule}.")
 
 
+# ---- people -----------------------------------------------------------------------------------------------------
+
+
+def _people_changed(step: Step, event: PeopleChanged) -> None:
+    if wrong := tree.mistake(event.tree):
+        step.refuse(Reason.INVALID, wrong)
+        return
+    step.state = replace(step.state, people=ledger.divided_by(step.state.people, event.tree, step.state.now))
+    step.touched.update(step.state.gpus)
+
+
+def _ledger_restored(step: Step, event: LedgerRestored) -> None:
+    for gpu, accounts in event.accounts.items():
+        if gpu in step.state.gpus:
+            now = {name: ledger.decayed(each, event.age) for name, each in accounts.items()}
+            step.state = replace(step.state, people=ledger.with_accounts(step.state.people, gpu, now, step.state.now))
+
+
+def _usage_elsewhere(step: Step, event: UsageElsewhere) -> None:
+    sound = {name: Account(*each) for name, each in event.accounts.items() if ledger.is_sound(each)}
+    elsewhere = Elsewhere(step.state.now, sound, max(0, event.capacity))
+    step.state = replace(step.state, people=step.state.people._replace(elsewhere=elsewhere))
+
+
+def _forgiven(step: Step, event: Forgiven) -> None:
+    people = ledger.without_accounts(step.state.people, event.person, step.state.now)
+    step.state = replace(step.state, people=people)
+
+
 # ---- containers -------------------------------------------------------------------------------------------------
 
 
@@ -151,6 +186,7 @@ def _container_added(step: Step, event: ContainerAdded) -> None:
         max_wait=event.max_wait,
         paused=event.paused,
         preemptible=event.preemptible,
+        across=event.across,
     )
     if known := step.state.containers.get(wanted.id):
         if known.quota == wanted.quota and known.owner == wanted.owner:
@@ -189,7 +225,8 @@ def _priority_changed(step: Step, event: PriorityChanged) -> None:
     if not LOWEST_PRIORITY <= event.priority <= HIGHEST_PRIORITY:
         step.effects.append(admission.bad_priority(known.id, event.priority))
         return
-    _put(step, replace(known, priority=event.priority))
+    _put(step, replace(known, priority=event.priority, across=event.across))
+    step.state = replace(step.state, people=step.state.people._replace(look=-inf))  # its calls may be due now
 
 
 def _container_paused(step: Step, event: ContainerPaused) -> None:
@@ -410,6 +447,10 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     WaitOver: _wait_over,
     Returned: _returned,
     OverheadMeasured: _overhead_measured,
+    PeopleChanged: _people_changed,
+    LedgerRestored: _ledger_restored,
+    UsageElsewhere: _usage_elsewhere,
+    Forgiven: _forgiven,
     PolicyChanged: _policy_changed,
     PreemptionChanged: _preemption_changed,
     Reordered: _reordered,

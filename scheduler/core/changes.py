@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from scheduler.core.safety import held
+from scheduler.core.people import heads, ledger
+from scheduler.core.people.ledger import People
+from scheduler.core.safety import held, put_by
 from scheduler.core.state import Container, Gpu, Request, Session, Stage, State
 
 
@@ -17,29 +19,40 @@ def put_container(state: State, container: Container) -> State:
     if known is None and len(container.quota) > 1:
         spanning = (*spanning, container.id)
     gpus: dict[str, Gpu] = {}
+    people = state.people if known else _owning(state.people, container.owner, 1)
     for gpu in container.quota:
         card, more = state.gpus[gpu], held(container, gpu) - (held(known, gpu) if known else 0)
         members = card.members if known else (*card.members, container.id)
         if more or not known:
             gpus[gpu] = replace(card, held=card.held + more, members=members)
+        if more:
+            people = ledger.changed(people, gpu, container.owner, state.now, held=more)
+    if known and put_by(known) != put_by(container):
+        for request in state.waiting:
+            if request.container == container.id:
+                people = _calling(people, state, request, 1 if put_by(known) else -1)
     return replace(
         state,
         gpus={**state.gpus, **gpus} if gpus else state.gpus,
         containers={**state.containers, container.id: container},
         spanning=spanning,
+        people=people,
     )
 
 
 def drop_container(state: State, container: Container) -> State:
     """Forgets a container and its sessions; its waiting calls have been answered before."""
-    gpus = {}
+    gpus, people = {}, _owning(state.people, container.owner, -1)
     for gpu in container.quota:
         card = state.gpus[gpu]
+        if had := held(container, gpu):
+            people = ledger.changed(people, gpu, container.owner, state.now, held=-had)
         members = tuple(name for name in card.members if name != container.id)
         gpus[gpu] = replace(card, held=card.held - held(container, gpu), members=members)
     return replace(
         state,
         gpus={**state.gpus, **gpus},
+        people=people,
         spanning=tuple(name for name in state.spanning if name != container.id),
         containers={name: each for name, each in state.containers.items() if name != container.id},
         sessions={key: each for key, each in state.sessions.items() if each.container != container.id},
@@ -102,8 +115,50 @@ def has_room(container: Container, gpu: str, amount: int) -> bool:
     return container.leased.get(gpu, 0) + container.out.get(gpu, 0) + amount <= container.quota[gpu]
 
 
+def enqueue(state: State, request: Request, place: int) -> State:
+    """Puts a call into the queue."""
+    waiting = (*state.waiting[:place], request, *state.waiting[place:])
+    return replace(state, waiting=waiting, people=_queued(state, request, 1))
+
+
 def without(state: State, request: Request) -> State:
-    return replace(state, waiting=tuple(each for each in state.waiting if each is not request))
+    waiting = tuple(each for each in state.waiting if each is not request)
+    return replace(state, waiting=waiting, people=_queued(state, request, -1))
+
+
+def _queued(state: State, request: Request, sign: int) -> People:
+    if put_by(state.containers[request.container]):
+        return state.people  # what it waits for is a person
+    return _calling(state.people, state, request, sign)
+
+
+def _calling(people: People, state: State, request: Request, sign: int) -> People:
+    """One call more, or less, that waits for memory."""
+    people = ledger.changed(people, request.gpu, state.containers[request.container].owner, state.now, calls=sign)
+    since = heads.due(state, request)
+    look = min(people.look, since) if sign > 0 else -inf if since <= state.now else people.look
+    return people if look == people.look else people._replace(look=look)
+
+
+def _owning(people: People, person: str, sign: int) -> People:
+    """It has one container more, or less."""
+    owners = {**people.owners, person: people.owners.get(person, 0) + sign}
+    if not owners[person]:
+        del owners[person]
+    several = (len(owners) > 1) != (len(people.owners) > 1)  # then priorities count otherwise
+    return people._replace(owners=owners, look=-inf if several else people.look)
+
+
+def counted(state: State) -> People:
+    """What each person holds and waits for, counted anew: nothing had, nothing due, no heads."""
+    people = People(state.people.tree)
+    for container in state.containers.values():
+        people = _owning(people, container.owner, 1)
+        for gpu in container.quota:
+            people = ledger.changed(people, gpu, container.owner, state.now, held=held(container, gpu))
+    for request in state.waiting:
+        people = _queued(replace(state, people=people), request, 1)
+    return people._replace(look=-inf)
 
 
 def _sum(amounts: Mapping[str, int], more: Mapping[str, int], sign: int) -> dict[str, int]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduler.core.people.ledger import Account
+from scheduler.core.people.tree import Tree
 from scheduler.core.state import Mode, Preemption
 
 STAYS = 600.0  # seconds in which one that could not give way is not asked to again
@@ -35,6 +37,7 @@ class ContainerAdded:
     """A container is about to start. Answered by `Admitted` or `Refused`, for some only after a `TakeBack`.
 
     `running`: a restarted scheduler takes it over. That is a fact, and never refused for want of memory.
+    `across`: an operator gave its priority, so that it counts against other people's containers, too.
     """
 
     now: float
@@ -48,6 +51,7 @@ class ContainerAdded:
     paused: bool = False
     preemptible: bool = True
     running: bool = False
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,12 @@ class QuotaChanged:
 
 @dataclass(frozen=True, slots=True)
 class PriorityChanged:
+    """`across`: as of `ContainerAdded`."""
+
     now: float
     container: str
     priority: int
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +268,40 @@ class OverheadMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class PeopleChanged:
+    """From now on cards are divided by this tree. A boost that begins or ends is a change of shares."""
+
+    now: float
+    tree: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRestored:
+    """What an earlier scheduler counted, by GPU and person, `age` seconds ago (`people.ledger.accounts`)."""
+
+    now: float
+    accounts: Mapping[str, Mapping[str, Account]]
+    age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageElsewhere:
+    """What all other hosts have counted by person, and the bytes of their cards. Replaces what it said last."""
+
+    now: float
+    accounts: Mapping[str, Account]
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forgiven:
+    """What a person has had, and what was due to it, counts no more."""
+
+    now: float
+    person: str
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     now: float
     policy: str
@@ -313,6 +354,10 @@ Event = (
     | WaitOver
     | Returned
     | OverheadMeasured
+    | PeopleChanged
+    | LedgerRestored
+    | UsageElsewhere
+    | Forgiven
     | PolicyChanged
     | PreemptionChanged
     | Reordered

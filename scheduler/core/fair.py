@@ -33,16 +33,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scheduler.core import packing, safety
 from scheduler.core.packing import Item
-from scheduler.core.state import HIGHEST_PRIORITY, Container, Request, Stage, State
-
-# How long a call of priority 0 waits, in seconds, before nobody passes it at its cost any more.
-PATIENCE = 600.0
+from scheduler.core.people import sharing
+from scheduler.core.people.heads import counts, haste
+from scheduler.core.state import Container, Request, Stage, State
 
 # Seconds from a program's first memory on in which it has asked for the next of it: it makes a context in between.
 STARTING = 1.0
-
-# So many steps of priority double the worth of a call, and halve its patience.
-DOUBLING = 25
 
 
 class Sure:
@@ -91,17 +87,14 @@ def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Reques
     meant = Meant(state, sure)
     alone = len(waiting) == 1 and not meant[gpu]
     starting: Sequence[Request] = [r for r in able if alone or _starts(state, r, sure, meant)]
-    heads: dict[str, Request | None] = {}
-    for card in (card for r in starting for card in state.containers[r.container].quota):
-        if card not in heads:
-            heads[card] = head(state, card)
-    if any(heads.values()):
+    if heads := {card: head.container for card, head in state.people.heads.items()}:
         starting = [r for r in starting if _may_go_first(state, r, heads, sure)]
+        starting = [r for r in starting if capped_by(state, r, sure) is None]
     if len(starting) < 2:
         return starting
-    holdings = _holdings(state, gpu)
+    highest = _highest(state, starting)
     items = [
-        Item(size, _worth(state, r, size, holdings), place)
+        Item(size, _worth(state, r, size, highest), place)
         for place, r in enumerate(starting)
         if (size := _size(state, r)) <= room
     ]
@@ -133,63 +126,56 @@ def lacking(state: State, newcomer: Container, meant: Meant) -> str | None:
     return None
 
 
-def _worth(state: State, request: Request, size: int, holdings: dict[str, float]) -> float:
+def _highest(state: State, requests: Sequence[Request]) -> dict[str, int]:
+    """Each person's highest priority of those that count only among its own."""
+    found: dict[str, int] = {}
+    for request in requests:
+        container = state.containers[request.container]
+        if not counts(state, container):
+            found[container.owner] = max(container.priority, found.get(container.owner, container.priority))
+    return found
+
+
+def _worth(state: State, request: Request, size: int, highest: Mapping[str, int]) -> float:
     container, capacity = state.containers[request.container], max(1, state.gpus[request.gpu].capacity)
     waited = state.now - request.since + 1.0
-    worth = _haste(container) * waited**0.4 * (0.125 + (size / capacity) ** 0.4)
-    return float(worth / (1 + holdings[container.owner]))
-
-
-def _holdings(state: State, gpu: str) -> dict[str, float]:
-    """What each owner's containers hold of a GPU, in units of an equal share among all owners there."""
-    card = state.gpus[gpu]
-    held: dict[str, int] = {}
-    for name in card.members:
-        container = state.containers[name]
-        held[container.owner] = held.get(container.owner, 0) + safety.held(container, gpu)
-    return {owner: amount * len(held) / max(1, card.capacity) for owner, amount in held.items()}
-
-
-def _haste(container: Container) -> float:
-    return float(2 ** (container.priority / DOUBLING))
-
-
-def due(state: State, request: Request) -> float:
-    """From when on nobody passes a call at its cost."""
-    return request.since + PATIENCE / _haste(state.containers[request.container])
-
-
-def head(state: State, gpu: str) -> Request | None:
-    """The call that became due first, of all containers that have a quota on this GPU."""
-    soonest = PATIENCE / 2 ** (HIGHEST_PRIORITY / DOUBLING)
-    late = [
-        (since, request)
-        for request in state.waiting
-        if state.now - request.since >= soonest
-        and gpu in (container := state.containers[request.container]).quota
-        and not safety.put_by(container)
-        and (since := due(state, request)) <= state.now
-    ]
-    return min(late, key=lambda each: each[0])[1] if late else None
+    priority = container.priority - (0 if counts(state, container) else highest[container.owner])
+    worth = haste(priority) * waited**0.4 * (0.125 + (size / capacity) ** 0.4)
+    return float(worth / (1 + sharing.part(state, request.gpu, container.owner)))
 
 
 def beside(state: State, head: Request, ranked: Sequence[Request], sure: Sure) -> list[Request]:
     """Those of `ranked` that may go before `head`: holders, and newcomers that cannot delay it."""
-    heads = dict.fromkeys(state.gpus, head)
+    heads = dict.fromkeys(state.gpus, head.container)
     return [request for request in ranked if _may_go_first(state, request, heads, sure)]
 
 
-def _may_go_first(state: State, request: Request, heads: Mapping[str, Request | None], sure: Sure) -> bool:
+def _may_go_first(state: State, request: Request, heads: Mapping[str, str], sure: Sure) -> bool:
     """Whether it may be granted before the heads of its container's GPUs: a holder, or a newcomer that cannot delay
     them. Whoever holds memory on one GPU is a holder on the others, too, so all of them count."""
     newcomer = state.containers[request.container]
     if safety.holds(newcomer):
         return True
-    firsts = {first.container for gpu in newcomer.quota if (first := heads[gpu])}
+    firsts = {heads[gpu] for gpu in newcomer.quota if gpu in heads}
     return all(
         name == newcomer.id or name not in sure or _leaves_room(state, state.containers[name], newcomer)
         for name in firsts
     )
+
+
+def capped_by(state: State, request: Request, sure: Sure) -> str | None:
+    """A container with a due call that keeps this newcomer from passing it by the cap (`sharing.py`), if any does."""
+    newcomer, people = state.containers[request.container], state.people
+    if len(people.owners) < 2 or safety.holds(newcomer):
+        return None
+    if any(head.container == newcomer.id for gpu, head in people.heads.items() if gpu in newcomer.quota):
+        return None
+    for gpu in newcomer.quota:
+        for name in people.late.get(gpu, ()):
+            due = state.containers[name]
+            if sharing.held_back_by(state, gpu, newcomer, due) and name in sure:
+                return name
+    return None
 
 
 def _leaves_room(state: State, head: Container, newcomer: Container) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler.core import expected, safety
+from scheduler.core import changes, expected, safety
+from scheduler.core.people import heads
+from scheduler.core.people.ledger import Meter, Side
+from scheduler.core.people.tree import ROOT
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Container, Stage, State
 
 
 def violations(state: State) -> list[str]:
     """One sentence for each thing that is wrong; empty for every state that can come about."""
-    return [*_sums(state), *_queue(state), *_flags(state), *_stuck(state)]
+    return [*_sums(state), *_queue(state), *_flags(state), *_people(state), *_stuck(state)]
 
 
 def _sums(state: State) -> Iterator[str]:
@@ -97,6 +100,39 @@ def _flags(state: State) -> Iterator[str]:
             yield f"{name} is expected still, although its time is over"
     if state.policy not in POLICIES:
         yield f"there is no policy {state.policy}"
+
+
+def _people(state: State) -> Iterator[str]:
+    """The ledger's rates are what people hold and wait for, and each card with a due call has a head."""
+    people, anew = state.people, changes.counted(state)
+    if people.owners != anew.owners:
+        yield f"the owners are {people.owners}, not {anew.owners}"
+    for gpu in people.meters.keys() | anew.meters.keys():
+        known, right = _rates(people.meters.get(gpu)), _rates(anew.meters.get(gpu))
+        if known != right:
+            yield f"the meter of {gpu} counts {known}, not {right}"
+    due = [
+        r
+        for r in state.waiting
+        if not safety.put_by(state.containers[r.container]) and heads.due(state, r) <= state.now
+    ]
+    for gpu in state.gpus:
+        its = {(r.session, r.serial) for r in due if gpu in state.containers[r.container].quota}
+        head = people.heads.get(gpu)
+        if (its and head is None) or (head and (head.session, head.serial) not in its):
+            yield f"the head of {gpu} is {head}, and those due are {its}"
+        near = [other for card, other in people.heads.items() if head and (other.session, other.serial) in its]
+        if head and head.number > min(other.number for other in near):
+            yield f"{head} is before {near} on {gpu}, which were elected earlier"
+
+
+def _rates(meter: Meter | None) -> dict[str, object]:
+    sides = {ROOT: Side(), **(meter.sides if meter else {})}
+    held: dict[str, object] = {
+        name: (each.shares, each.held) for name, each in sides.items() if each.shares or not name
+    }
+    people = meter.people.items() if meter else ()
+    return held | {f"person {name}": (each.held, each.calls) for name, each in people if each.there}
 
 
 def _stuck(state: State) -> Iterator[str]:

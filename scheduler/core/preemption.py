@@ -1,15 +1,17 @@
 """Who gives way: whose memory is moved to the host's, so that somebody who waits can be served.
 
-`idle`: who holds memory and has computed nothing for `Preemption.idle` seconds. `rotate`: these, and who has held for
-long, of no higher priority, for one that has waited for long. Long is `Preemption.rotate` seconds, and at least WORTH
-times what it takes to move both of them out and back: so transfers take a small part of the time, and where jobs are no
-longer than transfers nobody is moved at all. Guaranteed ones stay, and so does who has opted out, is paused, shares
-memory so that it would not come back, or could not be moved a while ago.
+`idle`: who holds memory and has computed nothing for `Preemption.idle` seconds. `share`: these, and who has held for
+long, of no higher priority, for one that has waited for long; but only if its side keeps its share of the card without
+it, and the waiter's side is below its own (`people/sharing.py`). `rotate`: the same whatever their shares. Long is
+`Preemption.rotate` seconds, and at least WORTH times what it takes to move both of them out and back: so transfers take
+a small part of the time, and where jobs are no longer than transfers nobody is moved at all. Guaranteed ones stay, and
+so does who has opted out, is paused, shares memory so that it would not come back, or could not be moved a while ago.
 
-It decides nothing about who is served: that is the policy's, and the banker's check's. Holders are chosen, lowest
-priority and longest idle first, until they make room for somebody, and those that are not needed are left out. Then it
-is tried out: with these out, would anybody be served? If not, they stay. Of those chosen the first is told to go; when
-it is out all is judged anew. So one moves at a time, and what comes free meanwhile counts.
+It decides nothing about who is served: that is the policy's, and the banker's check's. Holders are chosen
+until they make room for somebody: idle ones, then by lowest priority, furthest above their share, longest idle, longest
+held; those that are not needed are left out. Then it is tried out: with these out, would anybody be served (where one
+that computes goes for a share: would the waiter itself)? If not, they stay. Of those chosen the first is told to go;
+when it is out all is judged anew. So one moves at a time, and what comes free meanwhile counts.
 
 It is judged when time passes and when a transfer has ended, never by a call: who asks pays nothing for it. The bound is
 proved in docs/deciding.md.
@@ -21,8 +23,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
-from scheduler.core import changes, fair, moves, policies, safety
+from scheduler.core import changes, moves, policies, safety
 from scheduler.core.events import Granted, MoveBegun, Preempt
+from scheduler.core.people import heads, sharing
+from scheduler.core.people.tree import Node
 from scheduler.core.state import Container, Mode, Request, Stage, State
 from scheduler.core.step import Step
 
@@ -52,7 +56,7 @@ def _next(state: State) -> Preempt | None:
             if going := _enough(state, need, request, holders):
                 tried[request.gpu] += 1
                 if whom := _served(state, going, request):
-                    return Preempt(going[0].id, whom, Mode.IDLE if _is_idle(state, going[0]) else Mode.ROTATE)
+                    return Preempt(going[0].id, whom, _why(state, going[0]))
     return None
 
 
@@ -82,38 +86,74 @@ def _is_idle(state: State, container: Container) -> bool:
     return container.idle_since is not None and state.now - container.idle_since >= state.preemption.idle
 
 
-def _rank(state: State, container: Container) -> tuple[bool, float, int, float, float]:
-    """Who is idle first; who could be moved when last asked; lowest priority; idle longest; has held longest."""
+def _why(state: State, container: Container) -> Mode:
+    return Mode.IDLE if _is_idle(state, container) else state.preemption.mode
+
+
+def _rank(state: State, container: Container) -> tuple[bool, float, int, float, float, int, float, float]:
+    """Who is idle first; who could be moved when last asked; lowest priority; furthest above its share; then, of one
+    person, lowest priority; idle longest; has held longest."""
     idle = inf if container.idle_since is None else container.idle_since
-    return not _is_idle(state, container), container.stays_until, container.priority, idle, container.held_since
+    group, person = sharing.above(state, container)
+    first = not _is_idle(state, container), container.stays_until, _priority(state, container)
+    return *first, -group, -person, container.priority, idle, container.held_since
 
 
-def _goes_for(state: State, holder: Container, request: Request) -> bool:
+def _priority(state: State, container: Container) -> int:
+    """What counts against other people's."""
+    return container.priority if heads.counts(state, container) else 0
+
+
+Gone = dict[tuple[str, Node], int]  # card and side → bytes that are to go
+
+
+def _goes_for(state: State, holder: Container, request: Request, gone: Gone) -> bool:
     """It is idle, or has held, as the call has waited, for so long that the exchange is worth it."""
     if _is_idle(state, holder):
         return True
     waits = state.containers[request.container]
-    if holder is waits or holder.priority > waits.priority or not _has_waited(state, request):
+    mine, theirs = (_priority(state, each) for each in (holder, waits))
+    if holder.owner == waits.owner:
+        mine, theirs = holder.priority, waits.priority
+    if holder is waits or mine > theirs or not _has_waited(state, request):
         return False
     rule = state.preemption
     cost = rule.seconds(_size(holder)) + rule.seconds(sum(waits.quota.values()))
-    return state.now - max(holder.held_since, request.since) >= max(rule.rotate, WORTH * cost)
+    if state.now - max(holder.held_since, request.since) < max(rule.rotate, WORTH * cost):
+        return False
+    return rule.mode is Mode.ROTATE or sharing.gives_to(state, holder, waits, request.gpu, gone)
 
 
 def _has_waited(state: State, request: Request) -> bool:
     rule = state.preemption
-    return rule.mode is Mode.ROTATE and state.now - request.since >= rule.rotate
+    return rule.mode in (Mode.ROTATE, Mode.SHARE) and state.now - request.since >= rule.rotate
 
 
 def _waiting(state: State) -> list[Request]:
-    """Those that wait in earnest: who has waited for long; then holders, which every policy tries; the first due."""
+    """Those that wait in earnest: who has waited for long; then holders, which every policy tries; the first due, a
+    head as if it had been due before all others on its cards."""
+    dues = {id(request): heads.due(state, request) for request in state.waiting}
+    firsts = _firsts(state, dues)
 
-    def rank(request: Request) -> tuple[bool, bool, bool, float]:
+    def rank(request: Request) -> tuple[bool, bool, bool, float, bool]:
         long, holds = _has_waited(state, request), safety.holds(state.containers[request.container])
-        return not long, not (long or holds), not request.placed, fair.due(state, request)
+        is_head = id(request) in firsts
+        since = firsts[id(request)] if is_head else dues[id(request)]
+        return not long, not (long or holds), not request.placed, since, not is_head
 
     waiting = (r for r in state.waiting if r.suspended and policies.may_be_served(state.containers[r.container], r))
     return sorted(waiting, key=rank)
+
+
+def _firsts(state: State, dues: Mapping[int, float]) -> dict[int, float]:
+    """Each head → when the first of those on the cards that it is head of became due."""
+    found: dict[int, float] = {}
+    for gpu in state.people.heads:
+        if (head := heads.head(state, gpu)) is not None:
+            near = (r for r in state.waiting if gpu in state.containers[r.container].quota)
+            its = [dues[id(r)] for r in near if not safety.put_by(state.containers[r.container])]
+            found[id(head)] = min(found.get(id(head), inf), *its)
+    return found
 
 
 def _needs(state: State, request: Request) -> Iterator[Mapping[str, int]]:
@@ -131,12 +171,13 @@ def _enough(
 ) -> list[Container]:
     """Those that make room for it, none of whom could stay; empty if all together would not, or none need go."""
     going: dict[str, Container] = {}
+    gone: Gone = {}
     lacking = {gpu: amount - safety.free(state, gpu) for gpu, amount in need.items()}
     for gpu in need:
         for holder in holders.get(gpu, ()):
             if lacking[gpu] <= 0:
                 break
-            if holder.id not in going and _goes_for(state, holder, request):
+            if holder.id not in going and _goes_for(state, holder, request, gone):
                 going[holder.id] = holder
                 lacking = _with(lacking, holder, -1)
         if lacking[gpu] > 0:
@@ -162,4 +203,6 @@ def _served(state: State, going: Sequence[Container], request: Request) -> str |
         step.touched.update(holder.quota)
     step.finish()
     served = [effect.container for effect in step.effects if isinstance(effect, Granted)]
+    if state.preemption.mode is Mode.SHARE and not all(_is_idle(state, holder) for holder in going):
+        return request.container if request.container in served else None  # for its side they go, and for no other
     return request.container if request.container in served else next(iter(served), None)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
+from scheduler.core.people.ledger import NOBODY, People
+
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
 
@@ -21,6 +23,7 @@ class Mode(StrEnum):
 
     OFF = "off"  # none
     IDLE = "idle"  # those that have computed nothing for a while
+    SHARE = "share"  # these, and those whose side keeps its share of the card, for a side below its own
     ROTATE = "rotate"  # these, and those that have held for long, for calls that have waited for long
 
 
@@ -91,6 +94,7 @@ class Container:
     owner: str = ""
     arrived: float = 0.0
     priority: int = 0
+    across: bool = False  # an operator gave the priority: it counts against other people's containers, too
     guaranteed: bool = False
     fail_fast: bool = False
     max_wait: float | None = None
@@ -188,3 +192,4 @@ class State:
     seed: int = 0
     grants: int = 0  # so far; with the seed, what `random` draws from
     now: float = 0.0
+    people: People = NOBODY

@@ -19,6 +19,7 @@ from scheduler.core.events import (
     SwapInRequested,
     TakeBack,
 )
+from scheduler.core.people import heads
 from scheduler.core.state import Asking, Container, Request, Stage, State
 
 
@@ -62,6 +63,7 @@ class Step:
                 break
         self._press()
         self._restore()
+        self.state = heads.elect(self.state)
         if self.state.waiting == self._queue:
             # A call that was granted at once came and went: who looks at the queue need not look again.
             self.state = replace(self.state, waiting=self._queue)
@@ -74,9 +76,7 @@ class Step:
         queue = self.state.waiting
         # A call that waited for the last scheduler already has its place among those that came after it.
         later = (i for i, other in enumerate(queue) if not other.placed and other.since > request.since)
-        place = next(later, len(queue))
-        queue = (*queue[:place], replace(request, awaiting=awaiting), *queue[place:])
-        self.state = replace(self.state, waiting=queue)
+        self.state = changes.enqueue(self.state, replace(request, awaiting=awaiting), next(later, len(queue)))
         self._idle |= awaiting
         self.touched.add(request.gpu)
 
@@ -151,6 +151,7 @@ class Step:
                 pass
 
     def _serve_one(self, gpu: str) -> bool:
+        self.state = heads.elect(self.state)
         room = safety.free(self.state, gpu)
         for request in policies.order(self.state, gpu):
             after = self._after(request, request.bytes, room)
@@ -184,7 +185,8 @@ class Step:
             self.touched.update(began.quota.keys() - {request.gpu})  # it holds now: its other calls are to be tried
         if request.suspended:
             self.touched.add(request.gpu)  # calls for linked GPUs may have queued behind it
-        self.state = replace(changes.without(after, request), grants=after.grants + 1)
+        after = changes.without(heads.served(after, request), request)
+        self.state = replace(after, grants=after.grants + 1)
         waited = self._end_wait(request)
         if request.back:
             self.came.add(request.container)

@@ -71,7 +71,7 @@ def test_preemption_breaks_nothing_and_helps_who_is_due(mode):
 
 
 def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):
-    monkeypatch.setattr("scheduler.core.preemption._goes_for", lambda state, holder, request: False)
+    monkeypatch.setattr("scheduler.core.preemption._goes_for", lambda *_: False)
     with pytest.raises(Broken, match="nobody gives way"):
         explore(replace(PAIR, gives_way=Mode.ROTATE))
 

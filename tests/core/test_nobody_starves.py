@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.core import fair
 from scheduler.core.events import ContainerAdded, ContainerEnded, GpuSeen, SessionOpened, Ticked
+from scheduler.core.people import heads
 from scheduler.core.state import Request
 from tests.support.world import Process, World
 
@@ -71,7 +71,7 @@ class Host(RuleBasedStateMachine):
         session = data.draw(st.sampled_from(sorted(self.world.processes)))
         self.world.do(ContainerEnded(self.now, self.world.processes.pop(session).container))
 
-    @rule(seconds=st.sampled_from((1.0, fair.PATIENCE / 2, fair.PATIENCE)))
+    @rule(seconds=st.sampled_from((1.0, heads.PATIENCE / 2, heads.PATIENCE)))
     def time_passes(self, seconds):
         self.now += seconds
         self.world.do(Ticked(self.now))
@@ -85,7 +85,7 @@ class Host(RuleBasedStateMachine):
         if self.first is None:
             for request in state.waiting:
                 gpus = state.containers[request.container].quota
-                if all(fair.head(state, gpu) is request for gpu in gpus):
+                if all(heads.head(state, gpu) is request for gpu in gpus):
                     self.first = request, self.holders(request)
                     break
         if self.first:
@@ -112,7 +112,7 @@ def test_newcomer_with_two_gpus_does_not_pass_the_head_of_the_one_that_it_asks_l
         world.do(GpuSeen(0.0, gpu, CAPACITY))
     wishes = {"holds": {"g0": 1}, "waits": {"g0": CAPACITY}, "comes": {"g1": 1, "g0": 1}}
     for serial, (name, quota) in enumerate(wishes.items(), 1):
-        now = 2 * fair.PATIENCE if name == "comes" else 0.0
+        now = 2 * heads.PATIENCE if name == "comes" else 0.0
         world.do(Ticked(now))
         world.do(ContainerAdded(now, name, quota))
         world.do(SessionOpened(now, serial, name))
@@ -121,6 +121,6 @@ def test_newcomer_with_two_gpus_does_not_pass_the_head_of_the_one_that_it_asks_l
         world.need(serial, serial, first, quota[first], now)
     assert not world.state.containers["comes"].leased, "on g0 it would be a holder, and be granted before who waits"
     del world.processes[1]
-    world.do(ContainerEnded(2 * fair.PATIENCE, "holds"))
+    world.do(ContainerEnded(2 * heads.PATIENCE, "holds"))
     assert world.state.containers["waits"].leased == {"g0": CAPACITY}
     assert world.state.containers["comes"].leased == {"g1": 1}, "nobody is before it on g1 any more"

@@ -9,7 +9,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from scheduler.core import fair
 from scheduler.core.events import (
     ActivityDetected,
     ContainerAdded,
@@ -20,6 +19,7 @@ from scheduler.core.events import (
     SessionOpened,
     Ticked,
 )
+from scheduler.core.people import heads
 from scheduler.core.state import Container, Mode, Preemption, Request
 from tests.support.world import Process, World
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(1800)  # many steps, on a machine that may be b
 
 GPUS = ("g0", "g1")
 CAPACITY = 12
-LONG = fair.PATIENCE
+LONG = heads.PATIENCE
 
 
 class Host(RuleBasedStateMachine):
@@ -135,7 +135,7 @@ class Host(RuleBasedStateMachine):
 
     def is_first(self, request: Request) -> bool:
         state = self.world.state
-        return all(fair.head(state, gpu) is request for gpu in state.containers[request.container].quota)
+        return all(heads.head(state, gpu) is request for gpu in state.containers[request.container].quota)
 
     def holds_before(self, container: Container, request: Request) -> bool:
         near = self.world.state.containers[request.container].quota

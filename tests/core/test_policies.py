@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.core import fair, safety
+from scheduler.core import safety
 from scheduler.core.events import (
     ContainerAdded,
     GpuSeen,
@@ -16,6 +16,7 @@ from scheduler.core.events import (
     SessionOpened,
     Ticked,
 )
+from scheduler.core.people import heads
 from scheduler.core.policies import POLICIES
 from tests.support.world import Process, World
 
@@ -87,7 +88,7 @@ def test_fair_lets_nobody_pass_at_the_cost_of_one_who_is_due():
     queue = Queue("fair", small=40)
     assert queue.end("holder") == ["small"]
     queue.start("big", 90)
-    queue.now += fair.PATIENCE
+    queue.now += heads.PATIENCE
     queue.start("other", 40)  # would fit, and `big` would wait for it too
     assert [request.container for request in queue.world.state.waiting] == ["big", "other"]
     queue.start("tiny", 10)  # fits beside `big` whatever happens

@@ -15,7 +15,7 @@ from appliance import threads
 from appliance.cli.main import app
 from appliance.running import web_user
 from scheduler.containers import swapping
-from scheduler.core import fair
+from scheduler.core.people import heads
 from scheduler.engines.docker import options
 from scheduler.engines.docker.versions import HOLES
 from scheduler.parts import PERIODS
@@ -102,7 +102,7 @@ def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
         ("docs/audit.md", "the scheduler brings it up to date each second", PERIODS["audit anchor"], 1),
         ("docs/cli.md", "from two runs of a command, whoever launched them", peaks.ENOUGH_OF_A_COMMAND, 2),
         ("docs/cli.md", "else from three runs of yours of the same image", peaks.ENOUGH_OF_A_PERSON, 3),
-        ("docs/deciding.md", "has waited ten minutes (less with a high priority", fair.PATIENCE, 600),
+        ("docs/deciding.md", "has waited ten minutes (less with a high priority", heads.PATIENCE, 600),
         ("docs/people.md", "After ten wrong passwords for a name from one address", signin.FAILURES, 10),
         ("docs/people.md", "that address has to wait five minutes", signin.PAUSE, 300),
         ("docs/people.md", "VRAM really held in the last seven days", reports.WEEK.days, 7),

@@ -1,0 +1,207 @@
+"""Whose call nobody may delay: for each card one of the calls that are due, its *head*.
+
+A call is *due* once it has waited PATIENCE / 2^(priority/25) seconds. Where all due calls on a card, and on those that
+are linked to it, are one person's, the head is the one that became due first. Where they are several people's, it is
+elected group by group, and in a group person by person: the one with the greatest
+
+    (time since it was due, or since a due call of it was last served there) × shares × ratio⁻² (within 1/8 to 8)
+
+and of that person the call that became due first. It stays head until it is served, or gone.
+
+Heads of linked cards never wait for each other in a circle: a head that needs a card whose head has gone comes before
+all that are not elected yet, the one elected first before others. So on every card the head has the lowest number of
+all heads that need it, and the one with the lowest number of all is head on each of its cards.
+
+Priority orders within a person. Across people it counts only if an operator gave it: else a call is due after PATIENCE
+as soon as two people have containers here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from scheduler.core import safety
+from scheduler.core.people.ledger import Entry, Head
+from scheduler.core.people.ratios import Ratios, ratios
+from scheduler.core.state import Container, Request, State
+
+# How long a call of priority 0 waits, in seconds, before nobody passes it at its cost any more.
+PATIENCE = 600.0
+
+# So many steps of priority double the worth of a call, and halve its patience.
+DOUBLING = 25
+
+CLAMP = 8.0  # how far a ratio carries: with the most against the least, 64 times
+
+
+def haste(priority: int) -> float:
+    return float(2 ** (priority / DOUBLING))
+
+
+def counts(state: State, container: Container) -> bool:
+    """Whether its priority counts against all that wait here."""
+    return container.across or len(state.people.owners) < 2
+
+
+def due(state: State, request: Request) -> float:
+    """From when on nobody passes a call at its cost."""
+    container = state.containers[request.container]
+    return request.since + (PATIENCE / haste(container.priority) if counts(state, container) else PATIENCE)
+
+
+def _among_its_own(state: State, request: Request) -> float:
+    """What orders the due calls of one person."""
+    return request.since + PATIENCE / haste(state.containers[request.container].priority)
+
+
+def head(state: State, gpu: str) -> Request | None:
+    """The head of a card. The arbiter keeps heads up to date (`elect`)."""
+    if (chosen := state.people.heads.get(gpu)) is None:
+        return None
+    key = chosen.session, chosen.serial
+    return next((r for r in state.waiting if (r.session, r.serial) == key), None)
+
+
+def elect(state: State) -> State:
+    """Cards whose head has been served, or is gone, get another one, if any call is due there."""
+    people = state.people
+    if state.now < people.look:
+        return state
+    look, late = inf, []
+    for place, request in enumerate(state.waiting):
+        if not safety.put_by(state.containers[request.container]):
+            since = due(state, request)
+            if since <= state.now:
+                late.append((_among_its_own(state, request), place, request))
+            else:
+                look = min(look, since)
+    calls: dict[str, list[Request]] = {}
+    for *_, request in sorted(late, key=lambda each: each[:2]):
+        for gpu in state.containers[request.container].quota:
+            calls.setdefault(gpu, []).append(request)
+    known = {gpu: chosen for gpu, chosen in people.heads.items() if _is_among(chosen, calls.get(gpu, ()))}
+    heads, elected = _Election(state, calls, known).held()
+    asked = {gpu: tuple(r.container for r in its if r.gpu == gpu) for gpu, its in calls.items()}
+    return replace(state, people=people._replace(heads=heads, elected=elected, late=asked, look=look))
+
+
+def _is_among(chosen: Head, calls: Iterable[Request]) -> bool:
+    return any((r.session, r.serial) == (chosen.session, chosen.serial) for r in calls)
+
+
+class _Election:
+    """`calls`: GPU → the due calls of containers with a quota there, in the order in which each became due."""
+
+    def __init__(self, state: State, calls: Mapping[str, Sequence[Request]], known: dict[str, Head]) -> None:
+        self._state, self._calls, self._heads = state, calls, known
+        self._number = state.people.elected
+        self._ratios: Ratios | None = None
+
+    def held(self) -> tuple[dict[str, Head], int]:
+        seen: set[str] = set()
+        for gpu in self._calls:
+            if gpu not in seen:
+                near = [each for each in safety.linked(self._state, [gpu]) if each in self._calls]
+                seen.update(near)
+                if len({self._owner(r) for each in near for r in self._calls[each]}) < 2:
+                    self._by_time(near)
+                else:
+                    self._by_person(near)
+        return self._heads, self._number
+
+    def _owner(self, request: Request) -> str:
+        return self._state.containers[request.container].owner
+
+    def _next(self, request: Request) -> Head:
+        self._number += 1
+        return Head(request.session, request.serial, request.container, self._number)
+
+    def _by_time(self, gpus: Collection[str]) -> None:
+        """One person's: who is due first, on each card. They are numbered in that order, so that nothing goes in a
+        circle if another person comes."""
+        firsts = {(r.session, r.serial): r for gpu in gpus for r in self._calls[gpu][:1]}
+        order = sorted(firsts.values(), key=lambda r: (_among_its_own(self._state, r), self._state.waiting.index(r)))
+        numbered = {(r.session, r.serial): self._next(r) for r in order}
+        for gpu in gpus:
+            first = self._calls[gpu][0]
+            self._heads[gpu] = numbered[first.session, first.serial]
+
+    def _by_person(self, gpus: Collection[str]) -> None:
+        for gpu in gpus:
+            if gpu not in self._heads:
+                calls = self._calls[gpu]
+                elsewhere = [chosen for chosen in self._heads.values() if _is_among(chosen, calls)]
+                self._heads[gpu] = min(elsewhere, key=lambda chosen: chosen.number, default=None) or self._next(
+                    chosen_of(self._state, gpu, calls, self._known_ratios())
+                )
+
+    def _known_ratios(self) -> Ratios:
+        if self._ratios is None:
+            self._ratios = ratios(self._state, self._state.now)
+        return self._ratios
+
+
+def chosen_of(state: State, gpu: str, calls: Sequence[Request], known: Ratios) -> Request:
+    """The call that is elected on a card, of those that are due there."""
+    standing = _Standing(state, gpu, calls, known)
+    group = min(standing.groups, key=standing.of_group)
+    person = min(standing.groups[group], key=standing.of_person)
+    return next(r for r in calls if state.containers[r.container].owner == person)
+
+
+class _Standing:
+    """How people with due calls stand to each other on a card. Keys to sort by: the first goes first.
+
+    `groups`: what stands at the root: a group, or a person by itself → those of it with due calls.
+    """
+
+    def __init__(self, state: State, gpu: str, calls: Sequence[Request], known: Ratios) -> None:
+        self._state, self._ratios = state, known
+        self._tree = state.people.tree
+        meter = state.people.meters.get(gpu)
+        self._entries: Mapping[str, Entry] = meter.people if meter else {}
+        self._since: dict[str, float] = {}
+        self.groups: dict[tuple[str, str], list[str]] = {}
+        for request in calls:
+            person = state.containers[request.container].owner
+            if person not in self._since:
+                group = self._tree.parent(person)
+                self.groups.setdefault((group, "" if group else person), []).append(person)
+            self._since[person] = min(self._since.get(person, inf), due(state, request))
+
+    def of_person(self, person: str) -> tuple[float, float]:
+        since = self._since[person]
+        ratio = self._ratios.of(person, self._tree.parent(person))
+        return self._key(since, self._served(person), self._tree.weight(person), ratio)
+
+    def of_group(self, node: tuple[str, str]) -> tuple[float, float]:
+        group, person = node
+        if not group:
+            return self.of_person(person)
+        since = min(self._since[each] for each in self.groups[node])
+        members = [name for name in self._entries if self._tree.parent(name) == group]
+        served = max(map(self._served, members), default=-inf)
+        return self._key(since, served, self._tree.group_weight(group), self._ratios.groups.get(group, 1.0))
+
+    def _served(self, person: str) -> float:
+        entry = self._entries.get(person)
+        return entry.served if entry else -inf
+
+    def _key(self, since: float, served: float, weight: float, ratio: float) -> tuple[float, float]:
+        waited = self._state.now - max(since, served)
+        return -waited * weight * min(CLAMP, max(1 / CLAMP, ratio**-2)), since
+
+
+def served(state: State, request: Request) -> State:
+    """A call has been granted: if it was due, its person's time begins anew on the cards of its container."""
+    people, container = state.people, state.containers[request.container]
+    if not people.heads or due(state, request) > state.now:
+        return state
+    meters = dict(people.meters)
+    for gpu in container.quota:
+        if meter := meters.get(gpu):
+            entry = (meter.people.get(container.owner) or Entry())._replace(served=state.now)
+            meters[gpu] = meter._replace(people={**meter.people, container.owner: entry})
+    return replace(state, people=people._replace(meters=meters))
