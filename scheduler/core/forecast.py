@@ -11,6 +11,7 @@ from scheduler.core import admission, safety
 from scheduler.core.admission import size
 from scheduler.core.arbiter import handle
 from scheduler.core.events import ContainerEnded, Event, Granted, Needed, Returned, TakeBack
+from scheduler.core.people.standing import Place, place
 from scheduler.core.state import Container, Request, State
 
 NAMED = 3  # of those who wait; the others are counted
@@ -26,6 +27,7 @@ class Forecast:
     Otherwise `behind` are the containers that wait for the same GPUs, first in line first, and `holders` those whose
     memory it waits for. `latest` is the time (on the state's clock) by which it has its whole quota at the latest;
     None if nobody can know, because one of those has no time limit. `possible` is false if no waiting can help.
+    `place`: where `person` stands on these GPUs, if one was named.
     """
 
     fits: bool
@@ -34,6 +36,7 @@ class Forecast:
     holders: tuple[str, ...]
     latest: float | None
     explanation: str
+    place: Place | None = None
 
 
 def forecast(
@@ -42,6 +45,7 @@ def forecast(
     ends: Mapping[str, float] | None = None,
     idle: Mapping[str, int] | None = None,
     names: Mapping[str, str] | None = None,
+    person: str | None = None,
 ) -> Forecast:
     """Answers for a container that is not here, or for one that is and waits.
 
@@ -56,17 +60,18 @@ def forecast(
     if refused is not None:
         return Forecast(False, False, (), (), None, refused.explanation)
     ends, idle = ends or {}, idle or {}
+    where = None if person is None else place(state, person, quota)
     behind = tuple(dict.fromkeys(r.container for r in state.waiting if r.gpu in quota))
     short = {
         gpu: amount - free for gpu, amount in quota.items() if amount > (free := _free(state, gpu, idle.get(gpu, 0)))
     }
     if not short and not behind:
-        return Forecast(True, True, (), (), state.now, "Fits now.")
+        return Forecast(True, True, (), (), state.now, "Fits now.", where)
     holders = {name: None for gpu in short for name in state.gpus[gpu].members if _holds(state, name, gpu)}
     latest = max(_room_by(state, gpu, amount, ends) for gpu, amount in quota.items())
     known = None if latest == inf else max(state.now, latest)
     explanation = _explain(state, short, [(names or {}).get(each, each) for each in behind], known)
-    return Forecast(False, True, behind, tuple(holders), known, explanation)
+    return Forecast(False, True, behind, tuple(holders), known, explanation, where)
 
 
 def next_after(state: State, request: Request, ends: Mapping[str, float]) -> str | None:

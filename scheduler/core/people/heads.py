@@ -151,6 +151,15 @@ def chosen_of(state: State, gpu: str, calls: Sequence[Request], known: Ratios) -
     return next(r for r in calls if state.containers[r.container].owner == person)
 
 
+def order(state: State, gpu: str, calls: Sequence[Request]) -> list[str]:
+    """The people with these due calls, as they would be elected now, if each were gone when it had been served once."""
+    standing = _Standing(state, gpu, calls, ratios(state, state.now))
+    groups = sorted(standing.groups, key=standing.of_group)
+    inside = [sorted(standing.groups[group], key=standing.of_person) for group in groups]
+    longest = max(map(len, inside), default=0)
+    return [its[turn] for turn in range(longest) for its in inside if turn < len(its)]
+
+
 class _Standing:
     """How people with due calls stand to each other on a card. Keys to sort by: the first goes first.
 
