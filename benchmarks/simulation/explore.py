@@ -24,7 +24,7 @@ from benchmarks.simulation.splits import Cards, check
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode
 
-HOST = ("containers", "capacity", "gpus", "pauses", "changes", "swaps", "gives_way", "restarts", "foreign")
+HOST = ("containers", "capacity", "gpus", "pauses", "changes", "swaps", "gives_way", "restarts", "foreign", "people")
 
 
 def _options(words: Sequence[str] | None) -> argparse.Namespace:
@@ -35,6 +35,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", action="append", choices=[*POLICIES, *RULES], help="only this one; may be repeated")
     parser.add_argument("--pauses", action="store_true", help="containers may be paused and resumed")
     parser.add_argument("--changes", action="store_true", help="quotas may change")
+    parser.add_argument("--people", type=int, default=1, help="whose the containers are, in every way")
     parser.add_argument("--foreign", action="store_true", help="foreign memory may come and go")
     parser.add_argument("--swaps", action="store_true", help="containers may be swapped out and back")
     parser.add_argument(
@@ -98,7 +99,8 @@ def _explore(policy: str, **host: Any) -> None:
         sys.exit(f"{policy}: this must not be.\n{broken}")
     what = {"pauses": "pauses", "changes": "changes of quota", "swaps": "swaps", "restarts": "restarts",
             "foreign": "foreign memory"}  # fmt: skip
-    with_what = [f", {name}" for key, name in what.items() if host[key]]
+    with_what = [f", {host['people']} people"] if host["people"] > 1 else []
+    with_what += [f", {name}" for key, name in what.items() if host[key]]
     with_what += [f", giving way: {mode}" for mode in [host["gives_way"]] if mode is not Mode.OFF]
     print(
         f"{policy}: {host['containers']} containers, {host['gpus']} GPU of {host['capacity']} units"

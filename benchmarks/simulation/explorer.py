@@ -4,7 +4,8 @@ The host has one or two GPUs of a few units, and containers with one process eac
 happen is tried: every request, every free, the end of every process, for `fair` the passing of time, and, if asked for,
 every pause, every change of quota, foreign memory that comes and goes, every move out and back, which succeeds or
 fails; every way of giving way: who is idle and who stirs; and every restart of the scheduler, with those who
-waited asking again in any order.
+waited asking again in any order. Where containers are several people's, every outcome of an election is tried, which
+covers whatever they have had, and whatever time has passed.
 Headroom is not followed: what a process used of its lease without asking, in whatever order, shows only when headroom
 is taken back, so *every* amount from nothing to all of each lease is tried there. Containers that differ in name only
 are one state.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, permutations, product
 from math import inf
 
+from benchmarks.simulation import among_people
 from scheduler.core import changes, fair, policies, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
@@ -65,7 +67,8 @@ Call = tuple[int, int, int, bool, bool, bool]
 Moves = tuple[bool, bool, Stage, bool]
 STILL: Moves = (False, False, Stage.HERE, False)
 # A container in a key: quota, lease and what is swapped out by GPU, paused, what giving way rests on, and its calls.
-Part = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, Moves, tuple[Call, ...]]
+# Last its owner, and for each GPU its place among all heads if it is head there, else 0.
+Part = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, Moves, tuple[Call, ...], int, tuple[int, ...]]
 Key = tuple[tuple[int, ...], tuple[Part, ...]]  # the capacity of each GPU now, and the containers
 
 # Events handed in together, and their effects; an answer to TakeBack follows as another pair.
@@ -74,7 +77,7 @@ Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What is explored. `quotas`: for each container its quota on each GPU, 0 for none."""
+    """What is explored. `quotas`: for each container its quota on each GPU, 0 for none. `owners`: whose each is."""
 
     capacity: int
     quotas: tuple[tuple[int, ...], ...]
@@ -85,6 +88,7 @@ class Host:
     gives_way: Mode = Mode.OFF
     restarts: bool = False
     foreign: bool = False
+    owners: tuple[int, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -102,13 +106,16 @@ def hosts(
     gives_way: Mode = Mode.OFF,
     restarts: bool = False,
     foreign: bool = False,
+    people: int = 1,
 ) -> list[Host]:
     """Every choice of quotas, up to the names of containers. If quotas change, every choice of GPUs is enough."""
     amounts = (0, capacity) if changes else range(capacity + 1)
     vectors = [vector for vector in product(amounts, repeat=gpus) if any(vector)]
     return [
-        Host(capacity, quotas, policy, pauses, changes, swaps, gives_way, restarts, foreign)
+        Host(capacity, quotas, policy, pauses, changes, swaps, gives_way, restarts, foreign, owners)
         for quotas in combinations_with_replacement(vectors, containers)
+        for owners in combinations_with_replacement(range(people), containers)
+        if len(set(owners)) == people or people == 1
     ]
 
 
@@ -119,7 +126,11 @@ class Broken(AssertionError):
 def explore(host: Host, limit: int | None = None) -> int:
     """Explores a host to the end (or to `limit` states). Returns the number of states; raises Broken."""
     nothing = (0,) * host.gpus
-    parts = sorted((quota, nothing, nothing, False, STILL, ()) for quota in host.quotas)
+    owners = host.owners or (0,) * len(host.quotas)
+    parts = sorted(
+        (quota, nothing, nothing, False, STILL, (), owner, nothing)
+        for quota, owner in zip(host.quotas, owners, strict=True)
+    )
     start: Key = ((host.capacity,) * host.gpus, tuple(parts))
     came_from: dict[Key, tuple[Key | None, Step]] = {start: (None, ())}
     frontier = deque([start])
@@ -133,7 +144,7 @@ def explore(host: Host, limit: int | None = None) -> int:
                     continue
                 came_from[reached] = (key, step)
                 frontier.append(reached)
-                if wrong := _wrong(host, after):
+                if wrong := _wrong(host, after) + among_people.wrong(before, after, step):
                     raise Broken("\n".join([*_way(came_from, reached), *wrong]))
     return len(came_from)
 
@@ -214,7 +225,7 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
         if host.gives_way is not Mode.OFF:
             yield from _moves(host, container)
     holders = [container for container in state.containers.values() if container.leased]
-    fresh = host.gives_way is Mode.ROTATE and any(NOW - each.held_since < LONG for each in holders)
+    fresh = host.gives_way in (Mode.ROTATE, Mode.SHARE) and any(NOW - each.held_since < LONG for each in holders)
     young = host.policy == "fair" and any(NOW - request.since < LONG for request in state.waiting)
     if fresh or young or state.expected.containers:
         yield (Ticked(NOW + LONG),)
@@ -246,7 +257,7 @@ def _restart(state: State) -> Iterator[Event]:
     """What a new scheduler is told, from nothing. Those who waited ask again, or others do, or time passes."""
     yield from (GpuSeen(NOW, gpu, card.capacity, card.most) for gpu, card in state.gpus.items())
     for session, container in enumerate(state.containers.values()):
-        yield ContainerAdded(NOW, container.id, container.quota, paused=container.paused, running=True)
+        yield ContainerAdded(NOW, container.id, container.quota, container.owner, paused=container.paused, running=True)
         yield SessionOpened(NOW, session, container.id, container.leased)
     yield WaitedBefore(NOW, frozenset(request.container for request in state.waiting), NOW + LONG)
 
@@ -261,7 +272,7 @@ def _moves(host: Host, container: Container) -> Iterator[tuple[Event, ...]]:
 
 def _outcomes(host: Host, state: State, events: tuple[Event, ...]) -> Iterator[tuple[State, Step]]:
     """Every way in which this can go on until the arbiter has settled."""
-    for _ in _lots(host, state):
+    for _ in _chances(host, state):
         after = State(policy=host.policy) if isinstance(events[-1], WaitedBefore) else state
         effects: list[Effect] = []
         for event in events:
@@ -284,6 +295,12 @@ def _answered(state: State, take_back: Sequence[str], step: Step) -> Iterator[tu
         after, effects = handle(state, answer)
         more = [effect.gpu for effect in effects if isinstance(effect, TakeBack)]
         yield from _answered(after, [*others, *more], (*step, ((answer,), effects)))
+
+
+def _chances(host: Host, state: State) -> Iterator[None]:
+    """Every way in which lots and elections can come out."""
+    for _ in _lots(host, state):
+        yield from among_people.elections(state)
 
 
 def _lots(host: Host, state: State) -> Iterator[None]:
@@ -328,6 +345,8 @@ def _key(state: State) -> Key:
             container.paused,
             _rests_on(state, container),
             tuple(calls[container.id]),
+            int(container.owner or 0),
+            among_people.places(state, container.id),
         )
         for container in state.containers.values()
     )
@@ -339,7 +358,7 @@ def _rests_on(state: State, container: Container) -> Moves:
     starts = state.policy == "fair" and bool(container.leased) and state.now - container.began < fair.STARTING
     if mode is Mode.OFF:
         return False, False, container.stage, starts
-    long = mode is Mode.ROTATE and bool(container.leased) and state.now - container.held_since >= LONG
+    long = mode in (Mode.ROTATE, Mode.SHARE) and bool(container.leased) and state.now - container.held_since >= LONG
     return container.idle_since is not None, long, container.stage, starts
 
 
@@ -348,14 +367,14 @@ def build(host: Host, key: Key) -> State:
     gpus = [f"g{index}" for index in range(host.gpus)]
     containers, sessions, calls, others = {}, {}, [], set()
     capacities, parts = key
-    places = sum(len(its) for *_, its in parts)
-    for session, (quota, leased, out, paused, (idle, long, stage, starts), its) in enumerate(parts):
+    places = sum(len(its) for *_, its, _, _ in parts)
+    for session, (quota, leased, out, paused, (idle, long, stage, starts), its, owner, _) in enumerate(parts):
         name = "ABCDEFGH"[session]
         holds = {gpu: amount for gpu, amount in zip(gpus, leased, strict=True) if amount}
         promised = {gpu: amount for gpu, amount in zip(gpus, quota, strict=True) if amount}
         away = {gpu: amount for gpu, amount in zip(gpus, out, strict=True) if amount}
         containers[name] = Container(
-            name, promised, paused=paused, leased=holds, sessions=(session,), out=away,
+            name, promised, str(owner or ""), paused=paused, leased=holds, sessions=(session,), out=away,
             stage=stage, held_since=NOW - LONG * long, idle_since=NOW if idle else None,
             began=NOW if starts else -inf,
         )  # fmt: skip
@@ -388,4 +407,5 @@ def build(host: Host, key: Key) -> State:
         now=NOW,
     )
     pressed = frozenset(safety.linked(state, {request.gpu for request in state.waiting}))
-    return heads.elect(replace(state, pressed=pressed, calm=safety.calm(state), people=changes.counted(state)))
+    state = replace(state, pressed=pressed, calm=safety.calm(state), people=changes.counted(state))
+    return among_people.with_heads(state, [places for *_, places in parts])

@@ -2,14 +2,16 @@
 
 Transfers take what was measured on an H100 under our shim (PyTorch, 4, 16 and 40 GiB), one at a time on a host. A
 program that is stopped, or that wants to compute and whose memory is out, is *stalled* until its memory is back.
+Where turns are simulated, those that compute on a card divide its time; else each computes as if it were alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -26,6 +28,7 @@ from scheduler.core.events import (
     Granted,
     Idle,
     Needed,
+    PeopleChanged,
     Preempt,
     PreemptionChanged,
     Restore,
@@ -35,6 +38,7 @@ from scheduler.core.events import (
     TakeBack,
     Ticked,
 )
+from scheduler.core.people.tree import Tree
 from scheduler.core.state import Mode, Preemption, State
 
 GIB = 2**30
@@ -60,7 +64,7 @@ class Program:
     """One container with one process that takes `size` bytes as it starts.
 
     `cells`: seconds of pause, then of computing, one after the other; then it ends. At `until` it is closed, unless it
-    is in a cell.
+    is in a cell. `then`: what its owner starts when it has ended, at that time.
     """
 
     kind: str
@@ -68,6 +72,8 @@ class Program:
     size: int
     cells: tuple[tuple[float, float], ...]
     until: float = inf
+    owner: str = ""
+    then: Callable[[float], Program] | None = None
 
 
 class Stall(NamedTuple):
@@ -80,27 +86,54 @@ class Stall(NamedTuple):
     start: bool
 
 
+Sums = defaultdict[str, float]
+
+
+def _sums() -> Sums:
+    return defaultdict(float)
+
+
 @dataclass(slots=True)
 class Day:
-    """What happened. `cells`: of each cell after the first, the seconds that it was stalled before it began."""
+    """What happened. `cells`: of each cell after the first, the seconds that it was stalled before it began.
+
+    By owner, of the times in which somebody waited for the card: byte·seconds held, seconds computed, and both due.
+    """
 
     stalls: list[Stall] = field(default_factory=list)
     cells: list[float] = field(default_factory=list)
     outs: int = 0
     moving: float = 0.0
     finish: float = 0.0
+    held: Sums = field(default_factory=_sums)
+    held_due: Sums = field(default_factory=_sums)
+    computed: Sums = field(default_factory=_sums)
+    computed_due: Sums = field(default_factory=_sums)
+    ended: Sums = field(default_factory=_sums)
+    starts: dict[str, list[float]] = field(default_factory=dict)  # seconds until each start
+
+
+class Turns(StrEnum):
+    """Among whom the time of a card is divided. `NONE`: each computes as if it were alone."""
+
+    NONE = "none"
+    CONTAINERS = "containers"
+    PEOPLE = "people"
 
 
 @dataclass(slots=True)
 class _Run:
-    """`left`: of the cell, in seconds. `version`: of its timer; an older one means nothing. `stopped`: in a cell."""
+    """`left`: of the cell, in seconds on a card of its own. `speed`: the part of the card that it has. `version`: of
+    its timer; an older one means nothing. `stopped`: in a cell."""
 
     program: Program
     gpu: str
+    place: int
     cell: int = 0
     left: float = 0.0
     computing: bool = False
     began: float = 0.0
+    speed: float = 1.0
     version: int = 0
     loaded: bool = False
     moved: bool = False
@@ -110,31 +143,56 @@ class _Run:
     ended: bool = False
 
 
-def play(programs: Sequence[Program], cards: Sequence[int], rule: Preemption, policy: str = "fair") -> Day:
-    return _Lab(programs, cards, rule, policy).play()
+def play(
+    programs: Sequence[Program],
+    cards: Sequence[int],
+    rule: Preemption,
+    turns: Turns = Turns.NONE,
+    tree: Tree | None = None,
+    until: float = inf,
+    later: float = LATER,
+) -> Day:
+    """`tree`: by which what is due is counted; the arbiter is told of it where turns are by person. `until`: when it is
+    broken off. `later`: seconds from one tick to the next while nothing happens."""
+    return _Lab(programs, cards, rule, turns, tree or Tree(), until, later).play()
 
 
 class _Lab:
     """Session i is the process of program i, its container is its place in the list."""
 
-    def __init__(self, programs: Sequence[Program], cards: Sequence[int], rule: Preemption, policy: str) -> None:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        cards: Sequence[int],
+        rule: Preemption,
+        turns: Turns,
+        tree: Tree,
+        until: float,
+        later: float,
+    ) -> None:
         self.day = Day()
-        self.programs = programs
+        self.programs = list(programs)
+        self.turns, self.tree, self.until, self.later = turns, tree, until, later
         self.runs: dict[int, _Run] = {}
+        self.live: dict[int, _Run] = {}  # those of them that have not ended
         self.headroom: dict[int, int] = {}
         self.transfers: deque[tuple[int, bool]] = deque()  # (program, back); the first is under way
-        self.state = State(policy=policy)
+        self.state = State()
         self.events: list[Event] = []
         self.now, self.ticking = 0.0, inf
         self.agenda: list[tuple[float, int, str, int, int]] = []  # (time, number, what, program, version)
         self.count = 0
         self._tell(*(GpuSeen(0.0, f"g{i}", size) for i, size in enumerate(cards)), PreemptionChanged(0.0, rule))
+        if turns is Turns.PEOPLE:
+            self._tell(PeopleChanged(0.0, tree))
         for place, program in enumerate(programs):
             self._at(program.arrives, "arrive", place)
 
     def play(self) -> Day:
         self._handle()
-        while self.agenda:
+        while self.agenda and self.agenda[0][0] <= self.until:
+            if self.turns is not Turns.NONE:
+                self._count(self.agenda[0][0] - self.now)
             self.now = self.agenda[0][0]
             if self.now > HORIZON:
                 raise RuntimeError(f"nobody is served any more: {self.state.waiting}")
@@ -142,8 +200,21 @@ class _Lab:
             while self.agenda and self.agenda[0][0] == self.now:
                 happened |= self._happen()
             self._handle()
-            self._tick_in(SOON if happened else LATER)
+            self._tick_in(SOON if happened else self.later)
         return self.day
+
+    def _count(self, seconds: float) -> None:
+        """What each owner has in this time, and what is due to it, on cards that somebody waits for."""
+        for gpu, meter in self.state.people.meters.items() if seconds else ():
+            there = {name: entry.held for name, entry in meter.people.items() if entry.there} if meter.calls else {}
+            parts, held, computed = self.tree.divide(there), sum(there.values()), _sums()
+            for run in self._computing(gpu) if there else ():
+                computed[run.program.owner] += run.speed
+            for name, its in there.items():
+                self.day.held[name] += its * seconds
+                self.day.held_due[name] += held * parts[name] * seconds
+                self.day.computed[name] += computed[name] * seconds
+                self.day.computed_due[name] += sum(computed.values()) * parts[name] * seconds
 
     def _happen(self) -> bool:
         """Takes the next one off the agenda; returns whether it was more than a tick."""
@@ -191,7 +262,7 @@ class _Lab:
                 self._pause(effect.session)
                 self._tell(Idle(self.now, effect.container, self.now))
             case TakeBack():
-                mine = [key for key, run in self.runs.items() if run.gpu == effect.gpu]
+                mine = [key for key, run in self.live.items() if run.gpu == effect.gpu]
                 taken = {key: idle for key in mine if (idle := self.headroom.pop(key, 0))}
                 self._tell(Returned(self.now, effect.gpu, taken, all=True))
             case Preempt():
@@ -209,12 +280,12 @@ class _Lab:
             if card.capacity >= program.size
         }
         gpu = min(promised, key=promised.__getitem__)
-        self.runs[place] = _Run(program, gpu)
+        self.runs[place] = self.live[place] = _Run(program, gpu, place)
         self._stall(place)
         if program.until < inf:
             self._at(program.until, "close", place)
         self._tell(
-            ContainerAdded(self.now, str(place), {gpu: program.size}),
+            ContainerAdded(self.now, str(place), {gpu: program.size}, owner=program.owner),
             SessionOpened(self.now, place, str(place)),
             Needed(self.now, place, 0, gpu, program.size),
         )
@@ -222,7 +293,7 @@ class _Lab:
     def _pause(self, place: int) -> None:
         """Begins the pause before the next cell; without one left, or at closing time, it ends."""
         run = self.runs[place]
-        run.computing = False
+        self._stands_still(run)
         if run.cell == len(run.program.cells) or self.now >= run.program.until:
             self._end(place)
             return
@@ -257,6 +328,29 @@ class _Lab:
         run = self.runs[place]
         run.computing, run.began = True, self.now
         self._timer(place, run.left)
+        self._divide(run.gpu)
+
+    def _stands_still(self, run: _Run) -> None:
+        if run.computing:
+            run.computing, run.left = False, run.left - (self.now - run.began) * run.speed
+            self._divide(run.gpu)
+
+    def _computing(self, gpu: str) -> list[_Run]:
+        return [run for run in self.live.values() if run.computing and run.gpu == gpu]
+
+    def _divide(self, gpu: str) -> None:
+        """Who computes on a card, or stops, changes what the others have of it."""
+        if self.turns is Turns.NONE:
+            return
+        runs = self._computing(gpu)
+        each = Counter(run.program.owner for run in runs)
+        parts = self.tree.divide(each)
+        for run in runs:
+            run.left -= (self.now - run.began) * run.speed
+            owner = run.program.owner
+            run.speed = parts[owner] / each[owner] if self.turns is Turns.PEOPLE else 1 / len(runs)
+            run.began = self.now
+            self._timer(run.place, run.left / run.speed)
 
     def _close(self, place: int) -> None:
         run = self.runs[place]
@@ -266,8 +360,15 @@ class _Lab:
     def _end(self, place: int) -> None:
         if self.runs[place].stalled is not None:
             self._go_on(place)
-        self.runs[place].ended = True
+        run = self.runs[place]
+        run.ended = True
+        self._stands_still(run)
+        del self.live[place]
         self.day.finish = self.now
+        self.day.ended[run.program.owner] += 1
+        if run.program.then:
+            self.programs.append(run.program.then(self.now))
+            self._at(self.now, "arrive", len(self.programs) - 1)
         self.headroom.pop(place, None)
         self._tell(ContainerEnded(self.now, str(place)))
 
@@ -280,6 +381,8 @@ class _Lab:
         assert run.stalled is not None
         stall = Stall(place, run.stalled, self.now - run.stalled, run.ahead, not run.cell)
         self.day.stalls.append(stall)
+        if stall.start:
+            self.day.starts.setdefault(run.program.owner, []).append(stall.seconds)
         run.stalled = None
         return stall.seconds
 
@@ -296,7 +399,7 @@ class _Lab:
         if not back:
             run.loaded = False
             if run.computing:
-                run.computing, run.left = False, run.left - (self.now - run.began)
+                self._stands_still(run)
                 run.version += 1
                 run.stopped = True
                 self._stall(place)

@@ -88,7 +88,8 @@ def _check(cards: Cards, split: tuple[Part, ...]) -> int:
 
 
 def _check_at(cards: Cards, split: tuple[Part, ...], capacities: tuple[int, ...]) -> int:
-    parts = tuple((quota, leased, (0,) * cards.gpus, paused, STILL, ()) for quota, leased, paused in split)
+    none = (0,) * cards.gpus
+    parts = tuple((quota, leased, none, paused, STILL, (), 0, none) for quota, leased, paused in split)
     state = build(Host(cards.capacity, tuple(quota for quota, _, _ in split), "fifo"), (capacities, parts))
     certain = _certain(cards, state)
     steps = 0

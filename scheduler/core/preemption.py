@@ -111,13 +111,15 @@ def _goes_for(state: State, holder: Container, request: Request, gone: Gone) -> 
     """It is idle, or has held, as the call has waited, for so long that the exchange is worth it."""
     if _is_idle(state, holder):
         return True
-    waits = state.containers[request.container]
-    mine, theirs = (_priority(state, each) for each in (holder, waits))
-    if holder.owner == waits.owner:
-        mine, theirs = holder.priority, waits.priority
-    if holder is waits or mine > theirs or not _has_waited(state, request):
+    waits, rule = state.containers[request.container], state.preemption
+    if holder is waits or not _has_waited(state, request):
         return False
-    rule = state.preemption
+    if holder.owner != waits.owner:
+        stays = _priority(state, holder) > _priority(state, waits)
+    else:
+        stays = rule.mode is Mode.SHARE or holder.priority > waits.priority
+    if stays:
+        return False
     cost = rule.seconds(_size(holder)) + rule.seconds(sum(waits.quota.values()))
     if state.now - max(holder.held_since, request.since) < max(rule.rotate, WORTH * cost):
         return False

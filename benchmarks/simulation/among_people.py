@@ -1,0 +1,137 @@
+"""What the explorer tries and asks where containers are several people's: elections, the cap, moves for shares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+
+from scheduler.core import fair, safety
+from scheduler.core.arbiter import handle
+from scheduler.core.events import CameBack, Effect, Event, Preempt, Returned, SwappedOut, TakeBack, Ticked
+from scheduler.core.people import heads
+from scheduler.core.people.ledger import Head
+from scheduler.core.people.ratios import Ratios
+from scheduler.core.state import Mode, Request, Stage, State
+
+Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
+
+
+def elections(state: State) -> Iterator[None]:
+    """Whoever of the people may be elected, in every order of them."""
+    people = sorted(state.people.owners)
+    if len(people) < 2:
+        yield
+        return
+    real = heads.chosen_of
+    try:
+        for order in permutations(people):
+
+            def by_order(
+                state: State, gpu: str, calls: Sequence[Request], known: Ratios, order: tuple[str, ...] = order
+            ) -> Request:
+                return min(calls, key=lambda request: order.index(state.containers[request.container].owner))
+
+            heads.chosen_of = by_order
+            yield
+    finally:
+        heads.chosen_of = real
+
+
+def places(state: State, container: str) -> tuple[int, ...]:
+    """For each GPU: which of all heads the container's is, from 1 on, or 0."""
+    numbers = sorted({head.number for head in state.people.heads.values()})
+    found = (state.people.heads.get(gpu) for gpu in state.gpus)
+    return tuple(1 + numbers.index(head.number) if head and head.container == container else 0 for head in found)
+
+
+def with_heads(state: State, known: Sequence[tuple[int, ...]]) -> State:
+    """`known`: for each container, in their order, what `places` said."""
+    found: dict[str, Head] = {}
+    for name, its in zip(state.containers, known, strict=True):
+        for gpu, number in zip(state.gpus, its, strict=True):
+            due = (r for r in state.waiting if r.container == name and heads.due(state, r) <= state.now)
+            if number and (first := next(due, None)):
+                found[gpu] = Head(first.session, first.serial, name, number)
+    return heads.elect(replace(state, people=state.people._replace(heads=found, elected=len(state.containers))))
+
+
+def wrong(before: State, after: State, step: Step) -> list[str]:
+    if len(after.people.owners) < 2:
+        return []
+    found = [*_passed_over(before, after), *_capped(after)]
+    for effect in (effect for _, effects in step for effect in effects):
+        if isinstance(effect, Preempt) and effect.why is Mode.SHARE:
+            found += [*_below_its_share(after, effect), *_goes_on(after)]
+    return found
+
+
+def _passed_over(before: State, after: State) -> Iterator[str]:
+    """A head stays until it is served, or gone; within a person the first one may become another."""
+    for gpu, head in before.people.heads.items():
+        same = [
+            r
+            for r in after.waiting
+            if (r.session, r.serial, r.container) == (head.session, head.serial, head.container)
+        ]
+        if not same or safety.put_by(after.containers[head.container]) or heads.due(after, same[0]) > after.now:
+            continue
+        now = after.people.heads.get(gpu)
+        if now is None or after.containers[now.container].owner != after.containers[head.container].owner:
+            yield f"{head} was head of {gpu}, still waits, and {now} is head"
+
+
+def _capped(state: State) -> Iterator[str]:
+    """No holder, and nobody's first container on a card, is held back by the cap; nor is everybody who is due."""
+    due = []
+    for request in state.waiting:
+        container = state.containers[request.container]
+        capped = fair.capped_by(state, request, fair.Sure(state, request.gpu))
+        mine = [each for each in state.containers.values() if each.owner == container.owner]
+        if capped and (
+            safety.holds(container) or not any(each.leased.get(g) for each in mine for g in container.quota)
+        ):
+            yield f"{request} is held back for {capped}"
+        if heads.due(state, request) <= state.now and not safety.put_by(container):
+            due.append(bool(capped))
+    if due and all(due):
+        yield "all who are due are held back by the cap"
+
+
+def _below_its_share(state: State, told: Preempt) -> Iterator[str]:
+    """Counted anew: the giver's person keeps its share without what goes, and the waiter's has less than its own."""
+    giver, waiter = state.containers[told.container], state.containers[told.whom]
+    for gpu, goes in giver.leased.items():
+        held: Counter[str] = Counter()
+        for each in state.containers.values():
+            held[each.owner] += each.leased.get(gpu, 0)
+        waits = {state.containers[r.container].owner for r in state.waiting if r.gpu == gpu}
+        parts = state.people.tree.divide(waits | {name for name, its in held.items() if its})
+        share = {name: part * state.gpus[gpu].capacity for name, part in parts.items()}
+        if held[giver.owner] - goes < share[giver.owner] - 1e-9:
+            yield f"{told}: {giver.owner!r} is left with less than its share of {gpu}"
+        if gpu in waiter.quota and len(waiter.quota) == 1 and held[waiter.owner] >= share[waiter.owner]:
+            yield f"{told}: {waiter.owner!r} has its share of {gpu}"
+
+
+def _goes_on(state: State) -> Iterator[str]:
+    """Moves alone come to an end: everything that was begun ends well, nothing else happens, and much time passes."""
+    moves, most = 1, 2 * len(state.containers)
+    while moves <= most:
+        stages = {each.stage: each.id for each in state.containers.values() if each.stage}
+        if Stage.LEAVING in stages:
+            event: Event = SwappedOut(state.now, stages[Stage.LEAVING])
+        elif Stage.COMING in stages:
+            event = CameBack(state.now, stages[Stage.COMING])
+        else:
+            event = Ticked(state.now + 2 * heads.PATIENCE)
+        events, effects = [event], list[Effect]()
+        while events:
+            state, more = handle(state, events.pop())
+            effects += more
+            events += [Returned(state.now, each.gpu, {}, all=True) for each in more if isinstance(each, TakeBack)]
+        moves += sum(isinstance(each, Preempt) for each in effects)
+        if isinstance(event, Ticked) and not effects:
+            return
+    yield f"containers are moved for ever: {state.waiting}"
