@@ -97,6 +97,34 @@ class Source:
             return Peer(pid, uid, os.pidfd_open(pid), sure=False)
         return Peer(pid, uid, pidfd)
 
+    def pids(self) -> list[int]:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+    def pidfd(self, pid: int) -> int:
+        return os.pidfd_open(pid)
+
+    def folders(self, pid: int | str) -> Iterator[str]:
+        for _ in range(TRIES):
+            thread = _a_living(pid)
+            if thread is None:
+                return
+            yield f"/proc/{thread}"
+            asked = _stat(f"/proc/{pid}/task/{thread}/stat")
+            if asked is not None and asked.state not in "ZX":
+                return  # it lives: what it showed is so
+
+    def owner(self, pid: int) -> int:
+        return os.stat(f"/proc/{pid}").st_uid
+
+    def processor_time(self, pid: int) -> float:
+        try:
+            return time.clock_gettime(~pid << 3 | 2)
+        except OSError:  # it has ended
+            return 0.0
+
+    def states(self, pid: int, most: int) -> list[str]:
+        return [found.state for folder in threads(pid, most) if (found := _stat(f"{folder}/stat"))]
+
 
 _source = Source()
 
@@ -117,17 +145,20 @@ def peer(sock: socket.socket) -> Peer:
     return _source.peer(sock)
 
 
+def pids() -> list[int]:
+    """Of all processes of this host."""
+    return _source.pids()
+
+
+def pidfd(pid: int) -> int:
+    """A descriptor that is readable once the process has ended. Raises OSError; ProcessLookupError if it has."""
+    return _source.pidfd(pid)
+
+
 def folders(pid: int | str) -> Iterator[str]:
     """Where in /proc to look for this process. Take the next one if this one did not show what was looked for: there is
     one only if the thread that was asked has ended meanwhile."""
-    for _ in range(TRIES):
-        thread = _a_living(pid)
-        if thread is None:
-            return
-        yield f"/proc/{thread}"
-        asked = _stat(f"/proc/{pid}/task/{thread}/stat")
-        if asked is not None and asked.state not in "ZX":
-            return  # it lives: what it showed is so
+    return _source.folders(pid)
 
 
 def read(pid: int | str, name: str, at_most: int = LONGEST) -> bytes:
@@ -181,15 +212,12 @@ def descriptors(pid: int) -> set[str]:
 
 def owner(pid: int) -> int:
     """The user that it runs as, in our user namespace. Raises OSError."""
-    return os.stat(f"/proc/{pid}").st_uid
+    return _source.owner(pid)
 
 
 def processor_time(pid: int) -> float:
     """Seconds that all threads of a process have used so far. By the clock that clock_getcpuclockid(3) names."""
-    try:
-        return time.clock_gettime(~pid << 3 | 2)
-    except OSError:  # it has ended
-        return 0.0
+    return _source.processor_time(pid)
 
 
 def threads(pid: int, most: int) -> list[str]:
@@ -203,7 +231,7 @@ def threads(pid: int, most: int) -> list[str]:
 
 def states(pid: int, most: int) -> list[str]:
     """Of up to `most` of its threads, a letter each. Empty if it has ended. Raises OSError."""
-    return [found.state for folder in threads(pid, most) if (found := _stat(f"{folder}/stat"))]
+    return _source.states(pid, most)
 
 
 def _a_living(pid: int | str) -> int | None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from collections.abc import Callable, Mapping
 
 import pytest
 from pytest_django import Settings
 
 from tests.support import own_home
+from tests.support.inprocess.clockwork import VirtualLoop
+
+pytest_plugins = ["tests.support.inprocess.host"]
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """A test that asks for `virtual_time`, or for what is on it, runs on it."""
+    virtual = "virtual_time" in getattr(item, "fixturenames", ())
+    return {"virtual" if virtual else "real": VirtualLoop if virtual else asyncio.new_event_loop}
 
 
 def pytest_collection_finish() -> None:

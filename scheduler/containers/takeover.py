@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from scheduler import clock
+from scheduler import clock, proc
 from scheduler.containers.registry import Containers, as_live_container
 from scheduler.sessions import lease_pages
 from scheduler.sessions.live_containers import LiveContainer, Program, Session, program_of
@@ -106,7 +106,7 @@ class TakeOver:
 
     async def _processes(self) -> None:
         """All of this host that have a page of ours. One that keeps us from looking is not waited for."""
-        pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+        pids = sorted(proc.pids())
         for start in range(0, len(pids), BATCH):
             await self._look(pids[start : start + BATCH])
 
@@ -151,7 +151,7 @@ class TakeOver:
             # The name of a page says whose it is; the engine knows.
             if not self._engine.owns(live.engine_id, pid) or self._sessions.knows(pid, program):
                 return None
-            pidfd = os.pidfd_open(pid)
+            pidfd = proc.pidfd(pid)
             try:
                 page = lease_pages.take_over(fd, live.quota)
             except BaseException:

@@ -26,10 +26,15 @@ from scheduler.engines.process.taken import IMAGE as LOCAL
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import empty, leaks_sockets, started
 from tests.support.eventually import PATIENCE, eventually
+from tests.support.inprocess.cards import Cards
+from tests.support.inprocess.driver import Driver
+from tests.support.inprocess.engine import InProcessEngine
+from tests.support.inprocess.kernel import Kernel
+from tests.support.inprocess.process import Machine
 
 T = TypeVar("T")
 pytestmark = leaks_sockets
-KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
+KINDS = ["process", "in-process", pytest.param("docker", marks=pytest.mark.docker)]
 Opener = Callable[[], AbstractAsyncContextManager[Engine]]
 Launcher = Callable[..., Launch]
 FOREVER = ("/bin/sh", "-c", "trap exit TERM; while :; do sleep 0.05; done")
@@ -45,8 +50,26 @@ def opened(kind: str, tmp_path: Path, empty_shim: Path, request: pytest.FixtureR
     """Opens a started engine; opened again, it is that of a restarted scheduler."""
     if kind == "process":
         return lambda: started(ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim)))
+    if kind == "in-process":
+        engine = request.getfixturevalue("engine_of_coroutines")
+        return lambda: started(engine)
     opens: Opener = request.getfixturevalue("open_engine")
     return opens
+
+
+@pytest.fixture
+async def engine_of_coroutines() -> InProcessEngine:
+    """That of tests; what only a process can show is not asked of it."""
+    kernel = Kernel()
+    driver = Driver(kernel, print)
+    driver.cards = Cards("sim:1x5GiB", driver.stands)
+    return InProcessEngine(Machine(kernel, driver, driver.cards))
+
+
+@pytest.fixture
+def processes(kind: str) -> None:
+    if kind == "in-process":
+        pytest.skip("a coroutine is no process of the host")
 
 
 @pytest.fixture
@@ -58,7 +81,7 @@ async def engine(opened: Opener) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 def a_launch(kind: str, a_launch: Launcher) -> Launcher:
-    return partial(a_launch, image=LOCAL) if kind == "process" else a_launch
+    return partial(a_launch, image=LOCAL) if kind != "docker" else a_launch
 
 
 async def told(engine: Engine, id_: str, condition: Condition, within: float = PATIENCE) -> Status:
@@ -89,7 +112,7 @@ async def until_logged(launch: Launch, text: str) -> None:
 
 
 async def test_it_says_its_name_and_that_it_answers(engine: Engine, kind: str) -> None:
-    assert (engine.name, engine.away) == (kind, "")
+    assert (engine.name, engine.away) == ("docker" if kind == "docker" else "process", "")
 
 
 async def test_what_was_launched_runs_and_is_seen(engine: Engine, a_launch: Launcher) -> None:
@@ -261,6 +284,7 @@ async def test_kill_with_grace_lets_a_paused_program_end_by_itself(engine: Engin
     await until_logged(launch, "bye")
 
 
+@pytest.mark.usefixtures("processes")
 async def test_what_the_first_process_leaves_ends_with_it(engine: Engine, a_launch: Launcher) -> None:
     seconds = _unique()
     launch = a_launch("/bin/sh", "-c", f"sleep {seconds} & exit 0")
@@ -319,6 +343,7 @@ def _pids(argument: str) -> list[int]:
     return pids
 
 
+@pytest.mark.usefixtures("processes")
 async def test_process_belongs_to_its_container_only(engine: Engine, a_launch: Launcher) -> None:
     one, two = _unique(), _unique()
     first, second = [
@@ -393,6 +418,7 @@ async def test_changes_end_when_it_is_closed(opened: Opener) -> None:
         assert [status async for status in stream] == []
 
 
+@pytest.mark.usefixtures("processes")
 async def test_it_tells_what_a_container_uses_of_the_host(engine: Engine, a_launch: Launcher) -> None:
     """One that computes, and holds some RAM; its child has ended and counts all the same."""
     resting = await engine.launch(a_launch("sleep", "600"))

@@ -2,93 +2,94 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 from datetime import timedelta
 
-from django.utils import timezone
-
-from shim.binding import Type
-from tests.support.host import GIB, MIB, Host, query
-from tests.support.raw import Raw
+from scheduler import clock
+from shim.binding import Code
+from tests.support.host import GIB, MIB, query
+from tests.support.inprocess.host import InProcess
+from tests.support.inprocess.process import OutOfMemory, Process
+from tests.support.inprocess.programs import workload
 from web.history.reports import report
 from web.models import Container
 
-HOLD = ("--check", "1MiB", "--hold", "600")
+HOLDS = ("workload", "--bytes", "3GiB", "--hold", "600")
 
 
-async def _waiting(host: Host) -> Container:
-    """Suspended, behind one that holds 3 of 5 GiB. Its program is a child of the container's first process."""
-    holder = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
+async def in_a_child(process: Process, *words: str) -> None:
+    """The first process holds nothing, and goes on when its child has ended."""
+    process.fork(workload, *words)
+    await process.told.wait()
+
+
+async def _waiting(host: InProcess) -> Container:
+    """Suspended, behind one that holds 3 of 5 GiB."""
+    holder = await host.launch(*HOLDS, gpu_memory=4 * GIB)
     await host.says(holder, "holding")
-    waiter = await host.launch("bash", "-c", f"{host.workload} --bytes 3GiB & wait; sleep 600", gpu_memory=4 * GIB)
+    waiter = await host.launch(in_a_child, *HOLDS[1:], gpu_memory=4 * GIB)
     return await host.until(waiter, "suspended")
 
 
-def _pids(host: Host, container: Container) -> list[int]:
-    return [session.pid for session in host.up.broker.live_containers[str(container.pk)].sessions.values()]
-
-
-async def test_wait_ends_in_the_records_with_the_process_that_waited(host: Host) -> None:
-    waiter = await _waiting(host)
-    for pid in _pids(host, waiter):
-        os.kill(pid, signal.SIGKILL)
-    waiter = await host.until(waiter, "running")
-    await host.up.store.flush()
-    later = timezone.now() + timedelta(hours=1)  # a wait without an end would go on until then
+async def test_wait_ends_in_the_records_with_the_process_that_waited(inprocess: InProcess) -> None:
+    waiter = await _waiting(inprocess)
+    inprocess.engine.kill_process(inprocess.processes(waiter)[1].pid)
+    waiter = await inprocess.until(waiter, "running")
+    await inprocess.up.store.flush()
+    later = clock.now() + timedelta(hours=1)  # a wait without an end would go on until then
     found = await query(report, later - timedelta(hours=2), later, "container")
     [row] = [row for row in found.rows if row.group.startswith(waiter.name)]
-    assert abs(row.suspended_microseconds / 1e6 - waiter.suspended_seconds) < 1
+    assert abs(row.suspended_microseconds / 1e6 - waiter.suspended_seconds) < 0.001
 
 
-async def test_wait_ends_with_a_container_that_ended_while_there_was_no_scheduler(host: Host) -> None:
-    waiter = await _waiting(host)
-    statuses = await host.up.engine.statuses()
-    [engine_id] = [status.engine_id for status in statuses if status.id == str(waiter.pk)]
-    await host.up.store.flush()
-    engine = host.up.engine
-    await host.stop()
-    await engine.kill(engine_id)
-    await host.start()
-    waiter = await host.until(waiter, "failed")
+async def test_wait_ends_with_a_container_that_ended_while_there_was_no_scheduler(inprocess: InProcess) -> None:
+    waiter = await _waiting(inprocess)
+    await inprocess.stop()
+    await inprocess.engine.kill(str(waiter.pk))
+    await inprocess.start()
+    waiter = await inprocess.until(waiter, "failed")
     assert waiter.suspended_since is None
     assert waiter.suspended_seconds > 0
 
 
-async def test_wait_from_before_a_restart_runs_out_once(host: Host) -> None:
-    container = await host.launch("sleep", "600", gpu_memory=4 * GIB, max_wait_seconds=5)
-    live = host.up.broker.live_containers[str(container.pk)]
-    live.waited_since = live.suspended_since = host.up.broker.now() - 6  # as after a restart
+async def test_wait_from_before_a_restart_runs_out_once(inprocess: InProcess) -> None:
+    """It runs out with the first scheduler's limit though the card is empty, and the next call has what it asks for."""
+    answers: list[Code] = []
+
+    async def asks_twice(process: Process) -> None:
+        await process.told.wait()
+        for _ in range(2):
+            try:
+                await process.need(MIB)
+            except OutOfMemory as error:
+                answers.append(error.code or Code.OK)
+            else:
+                answers.append(Code.OK)
+
+    container = await inprocess.launch(asks_twice, gpu_memory=4 * GIB, max_wait_seconds=5)
+    live = inprocess.up.broker.live_containers[str(container.pk)]
+    live.waited_since = live.suspended_since = inprocess.up.broker.now() - 6  # as after a restart
     live.wait_told = True
-    raw = await asyncio.to_thread(Raw, host.home / "sockets" / str(container.pk))
-    await asyncio.to_thread(raw.hello)
-    answers = []
-    for serial in (1, 2):  # the card is empty
-        raw.need(MIB, serial)
-        answer = await asyncio.to_thread(raw.read)
-        assert answer is not None
-        answers.append(answer.type)
-    raw.close()
-    assert answers == [Type.REJECTED, Type.GRANTED]
+    inprocess.process(container).told.set()
+    await inprocess.eventually(lambda: len(answers) == 2)
+    assert answers == [Code.SHORTAGE, Code.OK]
 
 
-async def test_clock_that_steps_does_not_end_a_wait_that_goes_on_under_another_scheduler(host: Host) -> None:
-    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", gpu_memory=4 * GIB)
-    await host.says(holder, "holding")
-    fields = {"gpu_memory": 4 * GIB, "max_wait_seconds": 3600}
-    waiter = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", **fields)
-    waiter = await host.until(waiter, "suspended")
-    before = len(await host.events(waiter, "suspended"))
-    await host.stop()
+async def test_clock_that_steps_does_not_end_a_wait_that_goes_on_under_another_scheduler(inprocess: InProcess) -> None:
+    holder = await inprocess.launch(*HOLDS, gpu_memory=4 * GIB)
+    await inprocess.says(holder, "holding")
+    waiter = await inprocess.launch(*HOLDS, gpu_memory=4 * GIB, max_wait_seconds=3600)
+    waiter = await inprocess.until(waiter, "suspended")
+    before = len(await inprocess.events(waiter, "suspended"))
+    await inprocess.stop()
     # As the wall's clock tells it once it has stepped forward by two hours.
     stepped = waiter.suspended_since - timedelta(hours=2)
     await query(Container.objects.filter(pk=waiter.pk).update, suspended_since=stepped)
-    await host.start()
-    for _ in range(3000):  # a minute
-        if len(await host.events(waiter, "suspended")) > before:
-            break
-        await asyncio.sleep(0.02)
-    assert await host.events(waiter, "rejected") == []
-    await host.command("kill", holder)
-    await host.says(waiter, "holding")
+    await inprocess.start()
+
+    async def goes_on() -> bool:
+        return len(await inprocess.events(waiter, "suspended")) > before
+
+    await inprocess.eventually(goes_on)
+    assert await inprocess.events(waiter, "rejected") == []
+    await inprocess.command("kill", holder)
+    await inprocess.says(waiter, "holding")

@@ -1,4 +1,4 @@
-"""A database that has its tables: they are made once in a run's process, and copied sooner than made.
+"""A database that has its tables: they are made once for these migrations, and copied sooner than made.
 
 `begin_with_tables(file)` for SQLite, `running_postgres(like=with_tables())` for PostgreSQL.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -30,12 +30,19 @@ def _at_the_end(act: Callable[..., object], *words: str) -> None:
 
 @cache
 def _made() -> Path:
-    folder = tempfile.mkdtemp(prefix="tables-")
-    _at_the_end(shutil.rmtree, folder)
-    file = Path(folder, "gpushare.sqlite3")
-    environ = {**os.environ, "GPUSHARE_HOME": folder, "DATABASE_URL": f"sqlite:///{file}"}
-    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environ, check=True)
-    return file
+    """Kept for the next run, under a name that says what it was made of."""
+    made_of = [*sorted((ROOT / "web" / "migrations").glob("*.py")), *(ROOT / "requirements").glob("*.txt")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in made_of)).hexdigest()[:16]
+    kept = ROOT / ".build" / f"tables-{digest}.sqlite3"
+    if not kept.exists():
+        with TemporaryDirectory(prefix="tables-") as folder:
+            file = Path(folder, "gpushare.sqlite3")
+            environ = {**os.environ, "GPUSHARE_HOME": folder, "DATABASE_URL": f"sqlite:///{file}"}
+            subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=environ, check=True)
+            partial = kept.with_suffix(f".{os.getpid()}")
+            shutil.copy(file, partial)
+            partial.rename(kept)
+    return kept
 
 
 def begin_with_tables(file: Path) -> None:

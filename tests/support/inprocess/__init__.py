@@ -1,0 +1,1 @@
+"""A host in the test's own process and on virtual time: see README.md in this folder."""
