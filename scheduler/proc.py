@@ -122,6 +122,13 @@ class Source:
         except OSError:  # it has ended
             return 0.0
 
+    def threads(self, pid: int, most: int) -> list[str]:
+        try:
+            with os.scandir(f"/proc/{pid}/task") as found:
+                return [each.path for each in islice(found, most)]
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+
     def states(self, pid: int, most: int) -> list[str]:
         return [found.state for folder in threads(pid, most) if (found := _stat(f"{folder}/stat"))]
 
@@ -222,11 +229,7 @@ def processor_time(pid: int) -> float:
 
 def threads(pid: int, most: int) -> list[str]:
     """The folders of up to `most` of its threads. Empty if it has ended."""
-    try:
-        with os.scandir(f"/proc/{pid}/task") as found:
-            return [each.path for each in islice(found, most)]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    return _source.threads(pid, most)
 
 
 def states(pid: int, most: int) -> list[str]:

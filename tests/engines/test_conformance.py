@@ -58,9 +58,9 @@ def opened(kind: str, tmp_path: Path, empty_shim: Path, request: pytest.FixtureR
 
 
 @pytest.fixture
-async def engine_of_coroutines() -> InProcessEngine:
+async def engine_of_coroutines(tmp_path: Path) -> InProcessEngine:
     """That of tests; what only a process can show is not asked of it."""
-    kernel = Kernel()
+    kernel = Kernel(tmp_path / "threads")
     driver = Driver(kernel, print)
     driver.cards = Cards("sim:1x5GiB", driver.stands)
     return InProcessEngine(Machine(kernel, driver, driver.cards))

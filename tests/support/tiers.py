@@ -48,10 +48,9 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/nodes/test_stopped_within_a_transaction.py",
         "tests/nodes/test_two_hosts_by_the_docs.py",
     ),
-    "the scheduler is killed at one more step; test_restart.py, test_swapping.py and test_preemption.py have one": (
+    "the scheduler is killed at one more step; test_restart.py and test_swapping_processes.py have one": (
         "tests/scheduler/test_found_late.py",
-        "tests/scheduler/test_preemption.py::test_a_new_scheduler_leaves_it_out_until_it_stirs",
-        "tests/scheduler/test_preemption.py::test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half",
+        "tests/scheduler/test_preemption_processes.py::test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half",
         "tests/scheduler/test_preemption_two_at_once.py",
         "tests/scheduler/test_restart.py::test_launches_under_a_scheduler_that_is_killed_run_once_each",
         "tests/scheduler/test_restart.py::test_memory_that_came_back_meanwhile_is_told",

@@ -44,6 +44,11 @@ class Computing:
             del self._left[pid], self._done[pid]
             self.changed()
 
+    def of(self, pid: int) -> float:
+        """What it has had up to now; also for other threads."""
+        there = self._there
+        return self.had[pid] + ((clock.monotonic() - self._at) / len(there) if pid in there else 0.0)
+
     def changed(self) -> None:
         """To be called when somebody is stopped or let go, too."""
         now = clock.monotonic()
@@ -106,6 +111,10 @@ class Cards(Gpus):
     def changed(self) -> None:
         for each in self.computing.values():
             each.changed()
+
+    def had(self, pid: int) -> float:
+        """Seconds of all cards so far."""
+        return sum(each.of(pid) for each in self.computing.values())
 
     # ---- Gpus ----
 

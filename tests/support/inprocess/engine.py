@@ -192,9 +192,9 @@ class InProcessEngine:
         return None
 
     def uses(self, engine_ids: Iterable[str]) -> dict[str, Use]:
-        used = self.machine.kernel.used
+        used = self.machine.kernel.processor_time
         return {
-            id_: Use(sum(used.get(process.pid, 0.0) for process in its.processes), 1 << 20)
+            id_: Use(sum(used(process.pid) for process in its.processes), 1 << 20)
             for id_ in engine_ids
             if (its := self.containers.get(id_)) and not its.ended.is_set()
         }

@@ -12,6 +12,7 @@ import pytest
 from django.db import connection, connections
 
 from scheduler import clock, proc
+from scheduler.monitors.verifying import Verifying
 from scheduler.sessions import looks
 from scheduler.worker import Scheduler
 from tests.support import own_home
@@ -42,10 +43,11 @@ class InProcess(Host):
         super().__init__(home)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop), "the test has to ask for `virtual_time`"
-        self.loop, self.clock, self.kernel = loop, VirtualClock(loop), Kernel()
+        self.loop, self.clock, self.kernel = loop, VirtualClock(loop), Kernel(home / "threads")
         clock.use(self.clock)
         self.driver = Driver(self.kernel, kill=lambda pid: self.engine.kill_process(pid))
         self.cards = self.driver.cards = Cards(gpus, self.driver.stands)
+        self.kernel.computed = self.cards.had
         self.engine = InProcessEngine(Machine(self.kernel, self.driver, self.cards))
 
     async def start(self) -> Scheduler:
@@ -93,6 +95,7 @@ class InProcess(Host):
     async def passes(self, seconds: float) -> None:
         """So many seconds are over at once, and then all have looked."""
         self.loop.leap(seconds)
+        self.up.watchdog._note()  # nothing came late
         await self.settle()
 
     async def answer(self, command: Command, within: float = 0.0) -> Command:
@@ -140,11 +143,9 @@ class InProcess(Host):
         """Its first one."""
         return self.engine.containers[str(container.pk)].first
 
-    def had(self, container: Container, gpu: int = 0) -> float:
-        """Seconds that its processes that live have had of a card."""
-        self.cards.changed()
-        had = [*self.cards.computing.values()][gpu].had
-        return sum(had[process.pid] for process in self.processes(container))
+    def had(self, container: Container) -> float:
+        """Seconds that its processes that live have had of cards."""
+        return sum(self.cards.had(process.pid) for process in self.processes(container))
 
     async def shares(self, *containers: Container, seconds: float) -> list[float]:
         """The part of the card's time that each has of so many seconds."""
@@ -177,6 +178,10 @@ def virtual_time() -> Iterator[None]:
     proc.use(before[1])
 
 
+async def _no_process(_: Verifying) -> None:
+    """It begins one, which test_verifying.py has."""
+
+
 @contextlib.asynccontextmanager
 async def a_host_inside(settings: Any, policy: str = "fifo", gpus: str = "sim:1x5GiB") -> AsyncIterator[InProcess]:
     """As `a_host`. The database is the test's."""
@@ -185,6 +190,7 @@ async def a_host_inside(settings: Any, policy: str = "fifo", gpus: str = "sim:1x
     host = InProcess(settings.GPUSHARE_HOME, gpus)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(looks, "_thread", host.loop)
+        patch.setattr(Verifying, "_verify", _no_process)
         await host.start()
         try:
             yield host

@@ -21,6 +21,7 @@ from tests.support.inprocess.kernel import Kernel
 
 BLOCK = 2 * MIB  # what a card gives of 1 MiB and more
 FREE_DELAY = 0.003  # seconds from a process's death to the return of its memory, about what a real card takes
+CELL = 0.006  # seconds of a processor: the least that a call to compute takes
 PAUSE = 0.1  # seconds between two tries to connect
 
 Program = Callable[..., Coroutine[Any, Any, int | None]]  # of a `Process` and the words after the program's name
@@ -59,6 +60,7 @@ class Process:
     used: dict[int, int] = field(default_factory=dict)
     told: asyncio.Event = field(default_factory=asyncio.Event)  # SIGTERM has come
     deaf: bool = False  # which does not end it
+    asked: asyncio.Queue[str] = field(default_factory=asyncio.Queue)  # by a test, for programs that do what it says
 
     def __post_init__(self) -> None:
         self.pid = self.machine.kernel.begin()
@@ -94,6 +96,7 @@ class Process:
     async def compute(self, seconds: float = inf, gpu: int = 0) -> None:
         """Returns once it has had so many seconds of a card of its own."""
         await self._context(gpu)
+        self.machine.kernel.works(self.pid, CELL)
         await self.machine.cards.computing[self.gpus[gpu]].compute(self.pid, seconds)
 
     async def memory(self, gpu: int = 0) -> tuple[int, int]:

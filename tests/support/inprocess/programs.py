@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
-from tests.support.inprocess.process import OutOfMemory, Process, Program
+from tests.support.inprocess.process import CELL, MIB, OutOfMemory, Process, Program
 from web.sizes import parse_size
 
 LOOK = 0.05  # seconds between two looks for a file
@@ -71,6 +71,24 @@ async def _compute(process: Process, asked: argparse.Namespace) -> None:
                 await asyncio.sleep(max(0.0, begun + 1.0 - loop.time()))
 
 
+async def notebook(process: Process, size: str) -> int:
+    """Holds memory and does what is asked: a cell ("compute"), a call that needs a little more ("call"), its end."""
+    for _ in range(4):
+        await process.alloc(int(size) // 4)
+    process.say("holding")
+    number = 0
+    while (what := await process.asked.get()) != "end":
+        if what == "compute":
+            await process.compute(0.001)
+        else:
+            process.machine.kernel.works(process.pid, CELL)
+            await process.alloc(MIB)
+            await process.free(MIB)
+        number += 1
+        process.say(f"cell {number} is right")
+    return 0
+
+
 async def sleep(process: Process, seconds: str) -> int:
     await asyncio.sleep(float(seconds))
     return 0
@@ -124,4 +142,4 @@ async def _run(process: Process, script: str) -> int:
     return 0
 
 
-PROGRAMS: Mapping[str, Program] = {"workload": workload, "sleep": sleep, "true": true, "sh": sh}
+PROGRAMS: Mapping[str, Program] = {"workload": workload, "notebook": notebook, "sleep": sleep, "true": true, "sh": sh}
