@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduler.test_turns import ALWAYS, computing, goes_on, standing
+from tests.scheduler.test_turns_processes import ALWAYS, computing, goes_on, standing
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host
 from tests.support.running import of_a_scheduler

@@ -1,51 +1,48 @@
-"""Who would compute more than is due to it: a real scheduler, real programs, the simulated card."""
+"""Who would compute more than is due to it, on virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import signal
-import sys
 from typing import Any
 
 import pytest
 
-from scheduler.card import processes
-from scheduler.card.helper import Done
 from scheduler.card.processes import AT_ONCE, LOCK_WITHIN, SHORTEST
-from scheduler.card.turns import HUNG
+from scheduler.card.turns import HUNG, Part
 from scheduler.containers import terminator
 from scheduler.containers.terminator import ENDING
 from scheduler.core.turns import Ticked
-from tests.scheduler.test_turns import ALWAYS, computing, goes_on, had, standing, take_turns
-from tests.support.eventually import eventually, stopped
-from tests.support.host import GIB, Host
+from tests.scheduler.test_turns import ALWAYS, SETTLES, compute, computing, goes_on, host, standing, take_turns
+from tests.support.host import GIB
+from tests.support.inprocess.host import InProcess
+from tests.support.inprocess.process import Process
+from tests.support.inprocess.programs import workload
+from web.models import Container
 
-UNLOCKS = """
-import ctypes, sys, time
-cuda = ctypes.CDLL("libcuda.so.1")
-cuda.cuInit(0)
-while True:
-    cuda.cuCheckpointProcessUnlock(int(sys.argv[1]), None)
-    time.sleep(0.002)
-"""
+__all__ = ["host"]
 
 
-async def test_many_that_begin_at_once_take_turns_all_the_same(host: Host) -> None:
-    gpu = next(iter(host.up.gpus.cards))
-    await host.command("compute", gpu=gpu, compute="shared")
+async def test_many_that_begin_at_once_take_turns_all_the_same(host: InProcess) -> None:
+    await compute(host, "shared")
     many = [await computing(host) for _ in range(6)]
-    await host.command("compute", gpu=gpu, compute="turns")
+    await compute(host, "turns")
     await take_turns(host, *many)
 
 
-async def test_who_is_let_go_by_a_process_of_its_own_is_found_out(host: Host, settings: Any) -> None:
+async def lets_its_child_go(process: Process, *words: str) -> None:
+    """Any process of a container may let another go: the driver asks for no right."""
+    child = process.fork(workload, *words)
+    while True:
+        await process.machine.driver.ask("unlock", child.pid)
+        await asyncio.sleep(0.002)
+
+
+async def test_who_is_let_go_by_a_process_of_its_own_is_found_out(host: InProcess, settings: Any) -> None:
     honest = await computing(host, compute_weight=1000)
-    script = f'{host.workload} {" ".join(ALWAYS[1:])} & exec {sys.executable} -c "$0" $!'
-    cheat = await host.launch("sh", "-c", script, UNLOCKS, gpu_memory=GIB // 2, compute_weight=1)
-    await host.says(cheat, "computed")
-    await eventually(lambda: HUNG in host.up.turns._parts[str(cheat.pk)].barred)
+    cheat = await host.launch(lets_its_child_go, *ALWAYS, gpu_memory=GIB // 2, compute_weight=1)
+    await host.says(cheat, "computing")
+    await host.eventually(lambda: str(cheat.pk) in host.up.turns.failed)
     await host.up.store.flush()
     assert "went on computing" in (await host.get(cheat)).no_turns
     before = standing(host, cheat).had
@@ -58,101 +55,105 @@ async def test_who_is_let_go_by_a_process_of_its_own_is_found_out(host: Host, se
     assert "went on computing" in ended.reason
 
 
-async def test_many_processes_that_do_not_answer_leave_the_helper_to_others(host: Host) -> None:
-    words = f"{host.workload} --bytes 4MiB --chunks 1 --hold 600"
-    many = await host.launch("sh", "-c", f"for i in $(seq 10); do {words} & done; wait", gpu_memory=GIB)
-    await eventually(lambda: host.log(many).count("holding") == 10)
+async def of_many(host: InProcess, processes: int) -> tuple[Container, Part]:
+    """One that has so many, each with a context, and what is played for it."""
+
+    async def many(process: Process) -> None:
+        for _ in range(processes):
+            process.fork(workload, "--bytes", "4MiB", "--chunks", "1", "--hold", "6000")
+        await process.told.wait()
+
+    container = await host.launch(many, gpu_memory=2 * GIB)
+    await host.eventually(lambda: host.log(container).count("holding") == processes)
     host.up.computing.meet()
-    turns, part = host.up.turns, host.up.turns._parts[str(many.pk)]
-    pids = host.up.computing.pids(part.id)
-    assert len(pids) == 10
-    for pid in pids:
-        await stopped(pid)
-    most = 0
-    locking = asyncio.create_task(part.processes.lock())
-    while not locking.done():
-        most = max(most, len(turns._card._busy))
-        await asyncio.sleep(0.01)
-    assert "is stopped" in await locking
-    assert 0 < most <= AT_ONCE
+    assert len(host.up.computing.pids(str(container.pk))) == processes
+    return container, host.up.turns._parts[str(container.pk)]
+
+
+async def test_many_processes_that_do_not_answer_leave_the_helper_to_others(host: InProcess) -> None:
+    container, part = await of_many(host, 10)
+    for process in host.processes(container):
+        process.freeze()
+    assert "is stopped" in await part.processes.lock()
+    asked = {pid for order, pid in host.driver.asked if order == "stop"}
+    assert 0 < len(asked) <= AT_ONCE
     assert len(part.processes.locked) <= AT_ONCE
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    for process in host.processes(container):
+        process.freeze(False)
     assert await part.processes.unlock()
 
 
-async def test_a_call_that_waits_for_ever_is_no_way_round_the_turns(host: Host) -> None:
+async def test_a_call_that_waits_for_ever_is_no_way_round_the_turns(host: InProcess) -> None:
     """Who is suspended took no turns, and was not locked: one call too many, and the rest computed as it liked."""
-    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600", gpu_memory=4 * GIB)
+
+    async def one_call_too_many(process: Process) -> None:
+        process.fork(workload, *ALWAYS)
+        await process.alloc(3 * GIB)
+
+    holder = await host.launch("workload", "--bytes", "3GiB", "--hold", "6000", gpu_memory=4 * GIB)
     await host.says(holder, "holding")
     honest = await computing(host, compute_weight=300)
-    script = f"{host.workload} {' '.join(ALWAYS[1:])} & exec {host.workload} --bytes 3GiB --check 1MiB --hold 600"
-    cheat = await host.launch("sh", "-c", script, gpu_memory=4 * GIB, compute_weight=100)
-    await host.says(cheat, "computed")
+    cheat = await host.launch(one_call_too_many, gpu_memory=4 * GIB, compute_weight=100)
     await host.until(cheat, "suspended")
     await take_turns(host, honest, cheat)
-    first, second = await had(host, honest, cheat, seconds=6)
-    assert first / (first + second) == pytest.approx(0.75, abs=0.08)
+    await asyncio.sleep(SETTLES)
+    assert await host.shares(honest, cheat, seconds=10) == pytest.approx([0.75, 0.25], abs=0.03)
     await host.command("kill", honest)
     await host.command("change", cheat, compute_limit=20)
-    await eventually(lambda: host.up.turns.is_stopped(str(cheat.pk)))  # nobody else is there: for its limit
-    assert (await had(host, cheat, seconds=6))[0] < 0.3
+    await host.eventually(lambda: host.up.turns.is_stopped(str(cheat.pk)))  # nobody else is there: for its limit
+    await asyncio.sleep(SETTLES)
+    assert await host.shares(cheat, seconds=10) == pytest.approx([0.2], abs=0.02)
     assert (await host.get(cheat)).state == "suspended"
 
 
-async def test_a_long_grace_is_no_way_round_the_turns(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_grace_is_no_way_round_the_turns(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may give what is theirs an hour to end in, and it need not care."""
     monkeypatch.setattr(terminator, "SPARED", 1.0)
-    honest = await computing(host)
-    script = f"trap '' TERM; exec {host.workload} {' '.join(ALWAYS[1:])}"
-    cheat = await host.launch("sh", "-c", script, gpu_memory=GIB // 4)
-    await host.says(cheat, "computed")
+
+    async def deaf(process: Process) -> None:
+        process.deaf = True
+        await workload(process, *ALWAYS)
+
+    honest, cheat = await computing(host), await host.launch(deaf, gpu_memory=GIB // 4)
+    await host.says(cheat, "computing")
     await take_turns(host, honest, cheat)
     killing = [asyncio.create_task(host.command("kill", cheat, grace=600)) for _ in range(2)]
-    await eventually(lambda: ENDING in host.up.turns._parts[str(cheat.pk)].barred)
-    await eventually(lambda: ENDING not in host.up.turns._parts[str(cheat.pk)].barred)
+    await host.eventually(lambda: ENDING in host.up.turns._parts[str(cheat.pk)].barred)
+    await host.eventually(lambda: ENDING not in host.up.turns._parts[str(cheat.pk)].barred)
     before = standing(host, cheat).held_back
-    await eventually(lambda: standing(host, cheat).held_back > before + 1)
+    await host.eventually(lambda: standing(host, cheat).held_back > before + 1)
     await host.command("kill", cheat)
     await asyncio.gather(*killing)
     await host.until(cheat, "killed")
 
 
 async def test_many_processes_have_no_more_time_to_be_stopped_than_one(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each had five seconds, and all others stood still until the last had been stopped."""
-    words = f"{host.workload} --bytes 4MiB --chunks 1 --hold 600"
-    many = await host.launch("sh", "-c", f"for i in $(seq 10); do {words} & done; wait", gpu_memory=GIB)
-    await eventually(lambda: host.log(many).count("holding") == 10)
-    host.up.computing.meet()
-    part, stop = host.up.turns._parts[str(many.pk)], host.up.turns._card.stop
+    (_, part), stop = await of_many(host, 10), host.up.turns._card.stop
     given: list[float] = []
 
-    async def slowly(pid: int, within: float) -> Done:
+    async def noted(pid: int, within: float) -> Any:
         given.append(within)
-        await asyncio.sleep(0.3)
         return await stop(pid, within)
 
-    monkeypatch.setattr(host.up.turns._card, "stop", slowly)
+    monkeypatch.setattr(host.up.turns._card, "stop", noted)
+    host.driver.takes["stop"] = 0.3
     assert await part.processes.lock() == ""
-    assert len(given) == 10
-    for number, within in enumerate(given):  # each has waited for those before it, and has only what these have left
-        assert within <= max(SHORTEST, LOCK_WITHIN - 0.3 * (number // AT_ONCE)) + 0.01
+    # Each has waited for those before it, and has only what these have left.
+    assert given == pytest.approx([max(SHORTEST, LOCK_WITHIN - 0.3 * (number // AT_ONCE)) for number in range(10)])
     assert await part.processes.unlock()
 
 
-async def test_one_that_begins_processes_all_the_time_is_given_up(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_begins_processes_all_the_time_is_given_up(
+    host: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each time all were stopped there was another, and everybody else waited for that one, too."""
-    monkeypatch.setattr(processes, "LOCK_WITHIN", 2.0)
-    words = f"{host.workload} --bytes 4MiB --chunks 1 --hold 600"
-    many = await host.launch("sh", "-c", f"for i in $(seq 20); do {words} & done; wait", gpu_memory=2 * GIB)
-    await eventually(lambda: host.log(many).count("holding") == 20)
-    host.up.computing.meet()
-    part, stop = host.up.turns._parts[str(many.pk)], host.up.turns._card.stop
+    (_, part), stop = await of_many(host, 20), host.up.turns._card.stop
     pids, looks = sorted(host.up.computing.pids(part.id)), itertools.count(1)
 
-    async def slowly(pid: int, within: float) -> Done:
+    async def slowly(pid: int, within: float) -> Any:
         await asyncio.sleep(0.3)
         return await stop(pid, within)
 

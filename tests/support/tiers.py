@@ -62,16 +62,10 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/cli/test_outage.py",
         "tests/cli/test_top.py::test_while_the_server_is_killed_it_says_so_keys_work_and_it_comes_back",
     ),
-    "turns in real time; tests/core has them on virtual time, and test_turns.py the weights, the kill and the pause": (
+    "turns in real time; test_turns.py has them on virtual time, and test_turns_processes.py the kill": (
         "tests/scheduler/test_shares.py::test_it_is_written_down_and_taken_over",
         "tests/scheduler/test_shares.py::test_who_computes_a_little_of_each_second_had_that_little",
-        "tests/scheduler/test_turns.py::test_a_lone_one_is_never_stopped_but_for_its_limit",
-        "tests/scheduler/test_turns.py::test_a_new_process_of_one_that_is_stopped_is_stopped_as_well",
-        "tests/scheduler/test_turns.py::test_one_that_cannot_be_stopped_is_told_of_and_holds_up_nobody",
-        "tests/scheduler/test_turns.py::test_shares_come_out_although_a_sample_names_only_one",
-        "tests/scheduler/test_turns.py::test_who_computes_without_a_turn_is_charged_what_the_card_says",
         "tests/scheduler/test_turns_at_random.py",
-        "tests/scheduler/test_turns_attacked.py",
     ),
     "backups: of each kind of failure one more; that a wiped host comes back stays": (
         "tests/appliance/test_backup.py::test_a_log_that_was_tampered_with_is_told_when_it_is_restored",
