@@ -56,7 +56,6 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/scheduler/test_restart.py::test_memory_that_came_back_meanwhile_is_told",
         "tests/scheduler/test_restart.py::test_wait_that_goes_on_under_another_scheduler_is_one_wait_in_a_report",
         "tests/scheduler/test_storm.py",
-        "tests/scheduler/test_swapping_two_at_once.py",
         "tests/appliance/test_processes.py::test_both_may_be_killed_ten_times_in_a_row_as_soon_as_they_are_there",
         "tests/appliance/test_processes.py::test_it_can_be_stopped_while_it_waits_for_the_engine",
         "tests/cli/test_outage.py",

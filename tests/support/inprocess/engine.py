@@ -32,16 +32,13 @@ TERMINATED = 143
 
 @dataclass(eq=False)
 class Container:
-    """`processes`: those that live, with what each of them runs; the first one is the container's."""
+    """`processes`: those that live, with what each of them runs. It ends with its `first` one."""
 
     launch: Launch
     status: Status
+    first: Process
     processes: dict[Process, asyncio.Task[int | None]] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def first(self) -> Process:
-        return next(iter(self.processes))
 
 
 class InProcessEngine:
@@ -82,8 +79,6 @@ class InProcessEngine:
         program = self.programs.get(name.rpartition("/")[2])
         if program is None:
             raise cannot_start(f"{name}: no such program")
-        its = Container(launch, Status(launch.id, launch.id, Condition.RUNNING, started_at=clock.wall()))
-        self.containers[launch.id] = its
         launch.log_path.parent.mkdir(parents=True, exist_ok=True)
         launch.log_path.touch()
         socket = str(launch.socket_dir / "gpushare.sock")
@@ -95,6 +90,8 @@ class InProcessEngine:
             say=lambda text: _append(launch.log_path, text),
             forked=lambda child, program, words: self._begin(its, child, program, words),
         )  # fmt: skip
+        status = Status(launch.id, launch.id, Condition.RUNNING, started_at=clock.wall())
+        its = self.containers[launch.id] = Container(launch, status, process)
         self._begin(its, process, program, tuple(words))
         self._changes.see(its.status)
         return its.status
@@ -109,13 +106,13 @@ class InProcessEngine:
         its = next((each for each in self.containers.values() if process in each.processes), None)
         if its is None:
             return
-        first, task = its.first is process, its.processes.pop(process)
+        task = its.processes.pop(process)
         if not task.done():
             task.cancel()
         elif not task.cancelled():
             code = self._code(task)
         process.end()
-        if first:
+        if process is its.first:
             for other in list(its.processes):
                 self.ended(other)
             its.status = replace(its.status, condition=Condition.ENDED, exit_code=code, finished_at=clock.wall())

@@ -26,7 +26,7 @@ from tests.support.inprocess.process import Machine, Process, Program
 from tests.support.tables import begin_with_tables
 from web.models import Claim, Command, Container
 
-LOOK, PATIENCE = 0.02, 120.0  # virtual seconds: from one look to the next, and of a wait that fails
+LOOK, LONGEST_LOOK, PATIENCE = 0.02, 0.5, 120.0  # virtual seconds: from one look to the next, and of a wait that fails
 UNSYNCED = "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;"  # no power cut is survived
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class InProcess(Host):
 
     async def eventually(self, condition: Callable[[], T | Awaitable[T]], within: float = PATIENCE) -> T:
         """The first true value of `condition`, which may be a coroutine function. Raises TimeoutError."""
-        until = self.loop.time() + within
+        until, pause = self.loop.time() + within, LOOK
         while True:
             value = condition()
             if isinstance(value, Awaitable):
@@ -77,7 +77,8 @@ class InProcess(Host):
                 return value
             if self.loop.time() > until:
                 raise TimeoutError(f"did not come about within {within:g} s of virtual time")
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(pause)
+            pause = min(1.3 * pause, LONGEST_LOOK)
 
     async def settle(self) -> None:
         """Each periodic part once, instead of its period; then what was told is written."""
