@@ -8,8 +8,10 @@ class WebConfig(AppConfig):
 
     def ready(self) -> None:
         from web.people import accounts, signin
+        from web.services import issuing
         from web.services.joining import rules
 
         signin.connect()
         accounts.connect()
+        issuing.connect()
         post_migrate.connect(rules.after_migrate, sender=self, dispatch_uid="gpushare")

@@ -23,7 +23,7 @@ from shim.binding import PAGE_SLOTS
 from tests.support.machine import make_container, make_node
 from web.api.protocol.queries import ContainerQuery, PageQuery, Pages
 from web.console import frames
-from web.history.fairness import Share
+from web.history.fairness import Figures
 from web.history.reports import GROUPINGS
 from web.live import feed, snapshot
 from web.live.consumer import SIGN_IN
@@ -34,7 +34,6 @@ from web.pages.table import load
 from web.sizes import format_size, parse_size
 from web.spec.quotas import asked
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, NoteSpec
-from web.templatetags.gpushare import percent
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -205,10 +204,9 @@ def test_a_load_between_two_per_cent_is_the_one_that_scripts_write(ada, gpu):
     assert state_words(held_back, NOW) == "running, 13 % in turns"
 
 
-def test_who_is_over_their_share_is_so_by_the_figures_that_are_shown():
-    """Of eight people each is entitled to 12.5 %, shown as 13 %: 13 % held was told as more than that."""
-    shown = [floatformat(percent(part), 0) for part in (0.13, 1 / 8)]
-    assert (shown, Share("ada", part=0.13, entitled=1 / 8).over) == (["13", "13"], False)
+@pytest.mark.parametrize("ratio", [1.0949, 1.0951])
+def test_who_is_above_their_share_is_so_by_the_figure_that_is_shown(ratio):
+    assert Figures("ada", had=ratio, due=1.0).above == (floatformat(ratio, 2) == "1.10")
 
 
 def test_what_a_container_without_a_gpu_yet_may_have_is_the_same_in_the_table_and_on_its_page(browser, ada, gpu):

@@ -1,4 +1,4 @@
-"""reports/allocations/, peaks/: who held how much for how long, and what runs really took."""
+"""reports/allocations/, fairness/, peaks/: who held how much for how long, against what was due, and what runs took."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from web.api.protocol.access import person
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, SpanQuery
 from web.errors import invalid
-from web.history import peaks, reports
+from web.history import fairness, peaks, reports
 from web.spec import periods
 from web.spec.requests import words_of
 
@@ -44,6 +44,13 @@ class RowAnswer(serializers.Serializer[Any]):
     )
     peak = serializers.IntegerField(help_text="Bytes; the most that one container held on one GPU at once.")
     suspended_seconds = serializers.FloatField()
+    wait_mean = serializers.FloatField(allow_null=True, help_text="Seconds; null: nobody waited.")
+    wait_p95 = serializers.FloatField(allow_null=True, help_text="What 95 % of the waits did not exceed.")
+    had_gib_hours = serializers.FloatField(
+        allow_null=True, help_text="Of a user: held while somebody waited for that GPU, to the hour; null: of others."
+    )
+    due_gib_hours = serializers.FloatField(allow_null=True, help_text="Of a user: what of it was due.")
+    due_gpu_hours = serializers.FloatField(allow_null=True, help_text="That turns gave them; null: there were none.")
     rejects = serializers.IntegerField()
     vram_cost = serializers.FloatField()
     gpu_cost = serializers.FloatField()
@@ -83,6 +90,62 @@ class AllocationReport(APIView):
         return StreamingHttpResponse(
             lines, content_type="text/csv", headers={"Content-Disposition": f'attachment; filename="{name}"'}
         )
+
+
+class FiguresAnswer(serializers.Serializer[Any]):
+    """A person's, or a group's with its members. Memory in GiB × hours, computing in hours of a GPU, waits in seconds.
+
+    `ratio` is `had` of `due`, null if nobody waited; `standing` the same with old usage forgotten: the queue's."""
+
+    name = serializers.CharField()
+    shares = serializers.FloatField(allow_null=True, help_text="Boosts included; null: a group that does not count.")
+    group = serializers.CharField(allow_blank=True, help_text="Of a person: the group that counts; empty: none.")
+    members = serializers.ListField(child=serializers.CharField())
+    had = serializers.FloatField(help_text="Held while somebody waited for that GPU.")
+    due = serializers.FloatField(help_text="What of it was due.")
+    ratio = serializers.FloatField(allow_null=True)
+    standing = serializers.FloatField()
+    held = serializers.FloatField(help_text="Also while nobody waited.")
+    gpu_had = serializers.FloatField(allow_null=True, help_text="That they computed; null: not known.")
+    gpu_due = serializers.FloatField(allow_null=True, help_text="That turns gave them; null: there were none.")
+    waits = serializers.IntegerField()
+    wait_mean = serializers.FloatField(allow_null=True)
+    wait_p95 = serializers.FloatField(allow_null=True, help_text="What 95 % of the waits did not exceed.")
+    containers = serializers.IntegerField(help_text="That lived in that time.")
+    holds = serializers.IntegerField(help_text="Bytes, now.")
+    share = serializers.IntegerField(
+        allow_null=True, help_text="Bytes that are due now of the GPUs where somebody waits; null: nobody does."
+    )
+    why = serializers.CharField(allow_blank=True, help_text="Of one above the fair share: what can be seen of it now.")
+
+
+class FairnessAnswer(serializers.Serializer[Any]):
+    people = FiguresAnswer(many=True)
+    groups = FiguresAnswer(many=True)
+
+    def get_fields(self) -> dict[str, Any]:
+        return {"from": serializers.DateTimeField(), "to": serializers.DateTimeField(), **super().get_fields()}
+
+
+def _figures(each: fairness.Figures) -> dict[str, Any]:
+    counted = {"waits": len(each.waits), "members": sorted(each.members)}
+    return {name: counted.get(name, getattr(each, name)) for name in FiguresAnswer().fields}
+
+
+class Fairness(APIView):
+    """Who used how much of the memory that others waited for, against what was due to them; who used most first.
+
+    From `from` (7 days before `to`, if left out) until `to` (now, at the latest); `had` and `due` are to the hour.
+    """
+
+    @extend_schema(parameters=[SpanQuery], responses={200: FairnessAnswer, **ERRORS})
+    def get(self, request: Request) -> Response:
+        query = SpanQuery.of(request)
+        end = query.get("to") or timezone.now()
+        start, end = periods.past(query.get("from") or end - reports.WEEK, end)
+        found = fairness.people(start, end)
+        rows = {"people": [*map(_figures, found)], "groups": [*map(_figures, fairness.groups(found))]}
+        return Response(FairnessAnswer({"from": start, "to": end, **rows}).data)
 
 
 class PeakQuery(PageQuery):

@@ -4,7 +4,7 @@ from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
 from web.api import allocations, attention, audit, containers, gpus, me, nodes, notifying, queue, reports, tokens
-from web.api.people import groups, people
+from web.api.people import groups, people, shares
 from web.api.protocol import errors, schema
 
 router = SimpleRouter(use_regex_path=False)
@@ -29,6 +29,7 @@ urlpatterns = [
     path("forecast/", queue.Forecast.as_view(), name="forecast"),
     path("allocations/", allocations.Allocations.as_view(), name="allocations"),
     path("reports/allocations/", reports.AllocationReport.as_view(), name="report"),
+    path("fairness/", reports.Fairness.as_view(), name="fairness-figures"),
     path("peaks/", reports.Peaks.as_view(), name="peaks"),
     path("attention/", attention.Attention.as_view(), name="attention"),
     path("audit/", audit.Audit.as_view(), name="audit-entries"),
@@ -38,10 +39,12 @@ urlpatterns = [
     path("people/", people.People.as_view(), name="people-list"),
     path("people/<str:username>/", people.OnePerson.as_view(), name="person-detail"),
     path("people/<str:username>/allowance/", groups.PersonAllowance.as_view(), name="person-allowance"),
+    path("people/<str:username>/shares/", shares.OfPerson.as_view(), name="person-shares"),
     path("groups/", groups.Groups.as_view(), name="group-list"),
     path("groups/<str:name>/", groups.OneGroup.as_view(), name="group-detail"),
     path("groups/<str:name>/members/", groups.Members.as_view(), name="group-members"),
     path("groups/<str:name>/allowance/", groups.GroupAllowance.as_view(), name="group-allowance"),
+    path("groups/<str:name>/shares/", shares.OfGroup.as_view(), name="group-shares"),
     path("allowances/", groups.Allowances.as_view(), name="allowances"),
     path("me/notifications/", notifying.Notifications.as_view(), name="notifications"),
     path("me/notices/", notifying.Notices.as_view(), name="notices"),

@@ -1,100 +1,170 @@
-"""Who held how much, what for, and against what share: the figures of the fairness page.
+"""Who used how much of the cards, against what was due to them: the figures of the fairness page and of `fairness/`.
 
-From the samples, in one pass over hours or minutes. *Busy* is GPU utilisation while holding, weighted with what was
-held: 8 GiB idle for an hour count as much against their owner as the computing of an hour on 8 GiB counts for them.
-The *entitlement* is a person's VRAM allowance as a part of all allowances; an equal part where nobody has one.
+*Used* and *fair share* are of the ledger that the queue goes by (docs/deciding.md), to the hour: GiB × hours held while
+somebody waited for that card, and what of it was due. GPU hours, waits and what was held in all are of the whole time.
+*Busy* is GPU utilisation while holding, weighted with what was held: 8 GiB idle for an hour count as much against their
+owner as the computing of an hour on 8 GiB counts for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from math import ceil
+from typing import Any
 
-from django.contrib.auth.models import Group, User
-from django.db.models import F, FloatField, Q, Sum
+from django.contrib.auth.models import Group
+from django.db.models import Count, F, FloatField, Q, Sum
 from django.db.models.functions import Cast
+from django.utils import timezone
 
 from web.history.samples import samples_within
-from web.models import Claim, Container, large
-from web.people import allowances
+from web.history.spans import STANDING, Waited, spans
+from web.models import Claim, Container, Usage, UsageHour, large
+from web.people import shares
 from web.people.roles import Role
-from web.sizes import whole
+from web.sizes import format_size
 
 GIB_HOUR = 2**30 * 3600
+HOUR = 3600
+ABOVE = 1.1  # of the fair share: less is noise
+LINES = 10  # of the graph: those who used most
+POINTS = 32  # of each line, about
 
 
 @dataclass
-class Share:
-    """One person, or one group of people. Hours are GiB × hours."""
+class Figures:
+    """One person, or one group of people. Memory is GiB × hours, computing hours of a GPU, waits seconds."""
 
     name: str
-    held: float = 0.0
+    had: float = 0.0  # while somebody waited there
+    due: float = 0.0
+    gpu_had: float | None = None  # that they computed; None: not known
+    gpu_due: float | None = None  # by turns; None: there were none
+    held: float = 0.0  # in all
     computing: float = 0.0  # held × utilisation, where utilisation is known
     known: float = 0.0  # held while utilisation was known
-    waited: float = 0.0  # seconds
-    part: float = 0.0  # of all that was held, 0 to 1
-    entitled: float | None = None  # 0 to 1
+    waits: list[float] = field(default_factory=list)
+    containers: int = 0  # that lived in that time
+    shares: float | None = 1.0  # boosts included; None: a group that does not count
+    group: str = ""  # of a person: the one that counts for them
     members: set[str] = field(default_factory=set)
+    holds: int = 0  # bytes, now
+    share: int | None = None  # bytes that are due of the cards where somebody waits now; None: nobody does
+    standing: float = 1.0  # had of due, decayed: what the queue goes by now
 
     @property
-    def over(self) -> bool:
-        """More than they are entitled to, as the figures show it: in whole percents."""
-        return self.entitled is not None and whole(100 * self.part) > whole(100 * self.entitled)
+    def ratio(self) -> float | None:
+        """Used of what was due; None if nobody waited where they held or waited."""
+        return self.had / self.due if self.due > 0 else None
+
+    @property
+    def above(self) -> bool:
+        """By the figure that is shown."""
+        return self.ratio is not None and round(self.ratio, 2) >= ABOVE
 
     @property
     def busy(self) -> float | None:
         """0 to 1; None if it was never known."""
         return self.computing / self.known if self.known else None
 
+    @property
+    def wait_mean(self) -> float | None:
+        return mean(self.waits)
 
-def people(start: datetime, end: datetime) -> list[Share]:
-    """Everybody who held or waited in that time, the biggest holder first."""
-    shares: dict[str, Share] = {}
-    weight = Cast(F("used"), FloatField()) * F("span")
-    rows = (
-        samples_within(start, end)
-        .filter(container__isnull=False)
-        .values("container__owner__username")
-        .annotate(
-            held=Sum(weight),
-            computing=Sum(weight * F("utilisation") / 100.0),
-            known=Sum(weight, filter=Q(utilisation__isnull=False)),
-            waited=Sum("suspended"),
-        )
-        .order_by()
-    )
-    for row in rows:
-        name = row["container__owner__username"]
-        shares[name] = Share(
-            name,
-            (row["held"] or 0) / GIB_HOUR,
-            (row["computing"] or 0) / GIB_HOUR,
-            (row["known"] or 0) / GIB_HOUR,
-            row["waited"] or 0,
-        )
-    _entitle(shares)
-    return sorted(_with_parts(shares), key=lambda share: -share.held)
+    @property
+    def wait_p95(self) -> float | None:
+        return p95(self.waits)
+
+    @property
+    def why(self) -> str:
+        """Why somebody is above, as far as that can be seen now."""
+        if not self.above:
+            return ""
+        if self.share is None:
+            return f"Held more than others while they waited. Nobody waits there now; holds {format_size(self.holds)}."
+        than = "more than" if self.holds > self.share else "within"
+        return f"Holds {format_size(self.holds)}, {than} the fair share of {format_size(self.share)} while others wait."
+
+    def add(self, other: Figures) -> None:
+        """A member's figures to those of the group."""
+        self.members.add(other.name)
+        self.gpu_had = _sum(self.gpu_had, other.gpu_had)
+        self.gpu_due = _sum(self.gpu_due, other.gpu_due)
+        self.share = None if self.share is other.share is None else (self.share or 0) + (other.share or 0)
+        self.waits = self.waits + other.waits
+        for name in ("had", "due", "held", "computing", "known", "containers", "holds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-def groups(shares: list[Share]) -> list[Share]:
-    """The same by group (roles left out). Who is in two groups counts in both."""
-    by_name = {share.name: share for share in shares}
-    found: dict[str, Share] = {}
+def mean(waits: list[float]) -> float | None:
+    return sum(waits) / len(waits) if waits else None
+
+
+def p95(waits: list[float]) -> float | None:
+    """The wait that 95 % of them did not exceed."""
+    return sorted(waits)[ceil(0.95 * len(waits)) - 1] if waits else None
+
+
+def people(start: datetime, end: datetime) -> list[Figures]:
+    """Everybody who held, waited or had a container in that time; who used most of what others waited for first."""
+    found: dict[str, Figures] = {}
+
+    def of(name: str) -> Figures:
+        return found.setdefault(name, Figures(name))
+
+    for person, had, due in used(start, end):
+        of(person).had, of(person).due = had, due
+    _add_samples(of, start, end)
+    _add_containers(of, start, end)
+    given = shares.current(timezone.now())
+    for name, figures in found.items():
+        figures.shares, figures.group = given.people.get(name, 1.0), given.group_of.get(name, "")
+    _add_now(found)
+    return sorted(found.values(), key=lambda each: (-each.had, -each.held, each.name))
+
+
+def groups(found: Iterable[Figures]) -> list[Figures]:
+    """The same by group (roles left out). Who is in several with shares counts in the one that counts for them."""
+    given = shares.current(timezone.now())
+    by_name = {each.name: each for each in found}
+    sums: dict[str, Figures] = {}
     members = Group.objects.exclude(name__in=[role.group for role in Role]).values_list("name", "user__username")
     for group, member in members:
-        if member in by_name:
-            share, of = found.setdefault(group, Share(group)), by_name[member]
-            share.held += of.held
-            share.computing += of.computing
-            share.known += of.known
-            share.waited += of.waited
-            share.members.add(member)
-            if of.entitled is not None:
-                share.entitled = (share.entitled or 0) + of.entitled
-    total = sum(share.held for share in shares)
-    for share in found.values():
-        share.part = share.held / total if total else 0
-    return sorted(found.values(), key=lambda share: -share.held)
+        counts = group in given.groups
+        if member in by_name and (not counts or given.group_of.get(member) == group):
+            sums.setdefault(group, Figures(group, shares=given.groups.get(group))).add(by_name[member])
+    return sorted(sums.values(), key=lambda each: (-each.had, -each.held, each.name))
+
+
+def used(start: datetime, end: datetime, **of: Any) -> list[tuple[str, float, float]]:
+    """(person, had, due) of the ledger, GiB × hours, to the hour."""
+    return list(_hours(start, end, **of).values_list("person").annotate(Sum("had"), Sum("due")).order_by())
+
+
+def curve(start: datetime, end: datetime) -> dict[str, Any]:
+    """Used of the fair share over time, of those who used most: {"times", "people": [{"name", "values"}]}.
+
+    None where nobody waited for what they held or waited for.
+    """
+    first, last = int(start.timestamp()) // HOUR, int(end.timestamp()) // HOUR
+    step = max(1, round((last - first) / POINTS))
+    sums: dict[tuple[str, int], list[float]] = {}
+    most: dict[str, float] = {}
+    for person, hour, had, due in _hours(start, end).values_list("person", "hour", "had", "due"):
+        point = sums.setdefault((person, (hour - first) // step), [0.0, 0.0])
+        point[0] += had
+        point[1] += due
+        most[person] = most.get(person, 0.0) + had
+    shown = sorted(most, key=lambda person: (-most[person], person))[:LINES]
+    places = range((last - first) // step + 1)
+    return {
+        "times": [(first + place * step) * HOUR for place in places],
+        "people": [
+            {"name": person, "values": [_ratio(sums.get((person, place))) for place in places]} for person in shown
+        ],
+    }
 
 
 def idle_holders() -> list[tuple[Claim, datetime]]:
@@ -105,22 +175,61 @@ def idle_holders() -> list[tuple[Claim, datetime]]:
     return [(claim, claim.container.idle_since) for claim in claims if claim.container.idle_since is not None]
 
 
-def _entitle(shares: dict[str, Share]) -> None:
-    users = {user.get_username(): user for user in User.objects.filter(username__in=shares)}
-    allowed = {name: allowances.limits_of(user).gpu_memory for name, user in users.items()}
-    given = {name: size for name, size in allowed.items() if size is not None}
-    if not given:
-        for share in shares.values():
-            share.entitled = 1 / len(shares)
-    elif len(given) == len(shares):
-        total = sum(given.values())
-        for name, share in shares.items():
-            share.entitled = given[name] / total if total else 0.0
-    # Some with a limit and some without: there is no share to speak of.
+def _hours(start: datetime, end: datetime, **of: Any) -> Any:
+    first, last = (int(each.astimezone(UTC).timestamp()) // HOUR for each in (start, end))
+    return UsageHour.objects.filter(hour__gte=first, hour__lte=last, **of)
 
 
-def _with_parts(shares: dict[str, Share]) -> list[Share]:
-    total = sum(share.held for share in shares.values())
-    for share in shares.values():
-        share.part = share.held / total if total else 0.0
-    return list(shares.values())
+def _add_samples(of: Any, start: datetime, end: datetime) -> None:
+    weight = Cast(F("used"), FloatField()) * F("span")
+    rows = (
+        samples_within(start, end)
+        .filter(container__isnull=False)
+        .values("container__owner__username")
+        .annotate(
+            held=Sum(weight),
+            computing=Sum(weight * F("utilisation") / 100.0),
+            known=Sum(weight, filter=Q(utilisation__isnull=False)),
+            seconds=Sum("had"),
+            turns=Sum("due"),
+        )
+        .order_by()
+    )
+    for row in rows:
+        figures = of(row["container__owner__username"])
+        figures.held = (row["held"] or 0) / GIB_HOUR
+        figures.computing = (row["computing"] or 0) / GIB_HOUR
+        figures.known = (row["known"] or 0) / GIB_HOUR
+        figures.gpu_had = None if row["seconds"] is None else row["seconds"] / HOUR
+        figures.gpu_due = None if row["turns"] is None else row["turns"] / HOUR
+
+
+def _add_containers(of: Any, start: datetime, end: datetime) -> None:
+    lived = Container.objects.filter(Q(finished_at=None) | Q(finished_at__gte=start), created_at__lt=end).order_by()
+    for name, count in lived.values_list("owner__username").annotate(Count("pk")):
+        of(name).containers = count
+    owners = dict(lived.values_list("pk", "owner__username"))
+    for container, parts in spans(Q(), start, end, STANDING):
+        waits = [(part.end - part.start).total_seconds() for part in parts if isinstance(part, Waited)]
+        if waits and container in owners:
+            of(owners[container]).waits += waits
+
+
+def _add_now(found: dict[str, Figures]) -> None:
+    live = Claim.objects.filter(container__finished_at=None)
+    for name, held in live.values_list("container__owner__username").annotate(Sum("granted")).order_by():
+        if name in found:
+            found[name].holds = held or 0
+    for row in Usage.objects.order_by("at"):  # the last word is the newest
+        if figures := found.get(row.person):
+            figures.standing = row.ratio
+            if row.share is not None:
+                figures.share = (figures.share or 0) + row.share
+
+
+def _ratio(point: list[float] | None) -> float | None:
+    return round(point[0] / point[1], 3) if point and point[1] > 0 else None
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other

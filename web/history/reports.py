@@ -20,6 +20,7 @@ from django.db.models import Q, Sum
 from django.db.models.functions import TruncDay
 from django.utils import timezone
 
+from web.history import fairness
 from web.history.samples import samples_within
 from web.history.spans import Held, Rejected, Waited, spans
 from web.models import AllocationEvent, Container, large
@@ -45,6 +46,10 @@ class Row:
     peak: int = 0  # most that one container held on one GPU at once
     rejects: int = 0
     gpu_seconds: float | None = None  # that it computed, over all its GPUs; None: not known of any time
+    due_seconds: float | None = None  # of turns that were due to it; None: there were none
+    waits: list[float] = field(default_factory=list)  # seconds each
+    had: float | None = None  # of a person: GiB × hours of the ledger (fairness.py), and what was due
+    due: float | None = None
     containers: set[UUID] = field(default_factory=set)
 
     def add(self, container: UUID, span: Counted) -> None:
@@ -55,12 +60,14 @@ class Row:
                 self.peak = max(self.peak, size)
             case Waited(start, end):
                 self.suspended_microseconds += (end - start) // _MICROSECOND
+                self.waits.append((end - start).total_seconds())
             case Rejected():
                 self.rejects += 1
 
-    def compute(self, container: UUID, seconds: float) -> None:
+    def compute(self, container: UUID, seconds: float, due: float | None) -> None:
         self.containers.add(container)
         self.gpu_seconds = (self.gpu_seconds or 0.0) + seconds
+        self.due_seconds = self.due_seconds if due is None else (self.due_seconds or 0.0) + due
 
     def as_dict(self) -> dict[str, Any]:
         gib_hours = self.byte_microseconds / GIB_HOUR
@@ -73,6 +80,11 @@ class Row:
             "gpu_hours": gpu_hours,
             "peak": self.peak,
             "suspended_seconds": self.suspended_microseconds / 1e6,
+            "wait_mean": fairness.mean(self.waits),
+            "wait_p95": fairness.p95(self.waits),
+            "had_gib_hours": self.had,
+            "due_gib_hours": self.due,
+            "due_gpu_hours": None if self.due_seconds is None else self.due_seconds / HOUR,
             "rejects": self.rejects,
             "vram_cost": vram_cost,
             "gpu_cost": gpu_cost,
@@ -116,9 +128,13 @@ def report(start: datetime, end: datetime, group_by: str = "user", owner: str = 
         for part in _days(span) if group_by == "day" else (span,):
             row_of(container, _time_of(part)).add(container, part)
         total.add(container, span)
-    for container, day, seconds in _computed(owner, start, end):
+    for container, day, seconds, due in _computed(owner, start, end):
         for row in (row_of(container, day), total):
-            row.compute(container, seconds)
+            row.compute(container, seconds, due)
+    if group_by == "user":
+        for person, had, due in fairness.used(start, end, **({"person": owner} if owner else {})):
+            for row in (rows.setdefault(person, Row(person)), total):
+                row.had, row.due = (row.had or 0.0) + had, (row.due or 0.0) + due
     ordered = sorted(rows.values(), key=lambda row: row.group)
     if group_by != "day":
         ordered.sort(key=lambda row: -row.byte_microseconds)
@@ -130,11 +146,11 @@ def _counted(chosen: Q, start: datetime, end: datetime) -> Iterator[tuple[UUID, 
         yield from ((container, span) for span in found if isinstance(span, Counted))
 
 
-def _computed(owner: str, start: datetime, end: datetime) -> Iterator[tuple[UUID, datetime, float]]:
-    """Each container's seconds of computing by day, over all its GPUs, where that is known."""
+def _computed(owner: str, start: datetime, end: datetime) -> Iterator[tuple[UUID, datetime, float, float | None]]:
+    """Each container's seconds of computing by day, over all its GPUs, where that is known, and those due by turns."""
     samples = samples_within(start, end, had__isnull=False, **({"container__owner__username": owner} if owner else {}))
     by_day = samples.annotate(day=TruncDay("at", tzinfo=UTC)).values_list("container", "day")
-    yield from by_day.annotate(Sum("had")).iterator(chunk_size=10_000)
+    yield from by_day.annotate(Sum("had"), Sum("due")).iterator(chunk_size=10_000)
 
 
 TRANSFERS = 100  # that a page lists; REST has all

@@ -1,6 +1,7 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, containers and commands in records.py, what happened to
 them in history.py, the states of a container in states.py, who may do what in people.py, notifications in notifying.py,
-the hash chain in chain.py, Docker's volumes in volumes.py, what is relayed from other hosts in relay.py."""
+the hash chain in chain.py, Docker's volumes in volumes.py, what is relayed from other hosts in relay.py, fair share in
+shares.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal, Verification
 from web.models.history import AllocationEvent, UsageSample
@@ -19,6 +20,7 @@ from web.models.records import (
     large,
 )
 from web.models.relay import RelayOrder
+from web.models.shares import GroupShares, PersonShares, Usage, UsageHour
 from web.models.states import State
 from web.models.volumes import Volume
 
@@ -37,10 +39,12 @@ __all__ = [
     "ExpectedBy",
     "GaveWay",
     "Gpu",
+    "GroupShares",
     "Happening",
     "Invitation",
     "Node",
     "Notice",
+    "PersonShares",
     "Receiver",
     "RelayOrder",
     "Rule",
@@ -53,6 +57,8 @@ __all__ = [
     "State",
     "Swap",
     "Token",
+    "Usage",
+    "UsageHour",
     "UsageSample",
     "Verification",
     "Volume",

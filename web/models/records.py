@@ -42,13 +42,14 @@ class Swap(models.TextChoices):
 
 class GaveWay(models.TextChoices):
     IDLE = "idle"  # it computed nothing
+    SHARE = "share"  # its owner had more of the card than is due
     ROTATE = "rotate"  # it had its time
 
     @property
     def told(self) -> str:
         """How the detail of such a swap begins; where a person has asked for it, another word stands there."""
-        was = "It was idle" if self is GaveWay.IDLE else "It had its time"
-        return f"{was}, and gave way to"
+        was = {GaveWay.IDLE: "It was idle", GaveWay.SHARE: "It was above its owner's fair share"}
+        return f"{was.get(self, 'It had its time')}, and gave way to"
 
 
 class ExpectedBy(models.TextChoices):
@@ -132,6 +133,9 @@ class Container(models.Model):
     gpu_count = models.PositiveSmallIntegerField(default=1)
     gpu_uuids = models.JSONField(default=list, help_text="GPUs asked for by UUID; empty lets the scheduler choose.")
     priority = models.SmallIntegerField(default=0)
+    priority_across = models.BooleanField(
+        default=False, help_text="An operator gave the priority: it counts against other people's containers, too."
+    )
     on_shortage = models.CharField(max_length=4, choices=Shortage, default=Shortage.WAIT)
     max_wait_seconds = models.FloatField(null=True, blank=True)
     ttl_seconds = models.FloatField(null=True, blank=True)
@@ -342,8 +346,8 @@ class Command(models.Model):
     """Something a person wants done. Taken by the scheduler once; `outcome` says what really happened.
 
     `arguments` by kind: launch {}; pause {"free_memory"?: bool}; resume {}; kill {"grace": seconds}; remove {};
-    change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int, "compute_limit"?: percent or null};
-    policy {"policy": name}; reorder {"containers": [ids]}; compute {"gpu": uuid, "compute": Compute};
+    change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int, "compute_limit"?: percent or null,
+    "across"?: bool}; policy {"policy": name}; reorder {"containers": [ids]}; compute {"gpu": uuid, "compute": Compute};
     forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name, "reason": why there}, answered in
     `result`.
     """

@@ -20,6 +20,7 @@ SEVERITIES = {
     Kind.WAITING: Severity.INFO,
     Kind.SWAPPED_WAITING: Severity.INFO,
     Kind.HOLDING: Severity.INFO,
+    Kind.ABOVE_SHARE: Severity.INFO,
     Kind.NO_TURNS: Severity.INFO,
 }  # and a warning for all else
 REFRESH = timedelta(hours=6)  # Alertmanager forgets what is not told again in time (words.LASTS)

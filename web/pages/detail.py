@@ -17,7 +17,7 @@ from web.errors import Problem
 from web.history import samples
 from web.history.life import stretches
 from web.http import reading
-from web.models import AllocationEvent, Container, Node
+from web.models import AllocationEvent, Container, Node, Usage
 from web.pages import table
 from web.pages.frame import container_or_404, person, show
 from web.pages.launch_form import text_of
@@ -64,6 +64,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "age": (timezone.now() - found.created_at).total_seconds(),
         "since": seconds(found.waiting_since),
         "waiting": _waiting(found),
+        "standing": Usage.objects.filter(person=found.owner.get_username()).order_by("-at").first(),
     }
     return show(request, "container.html", context)
 

@@ -1,4 +1,4 @@
-"""The fairness page: who holds against what they are entitled to, and who holds without computing."""
+"""The fairness page: who used how much of what others waited for, against their fair share; and who holds idle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def page(request: HttpRequest) -> HttpResponse:
     days = request.GET.get("days", "7")
     days = days if days in RANGES else "7"
     now = timezone.now()
-    people = fairness.people(now - timedelta(days=int(days)), now)
+    start = now - timedelta(days=int(days))
+    people = fairness.people(start, now)
+    groups = fairness.groups(people)
     steers = steered_by(person(request))
     idle = [
         {"claim": claim, "seconds": (now - since).total_seconds(), "may_act": steers(claim.container)}
@@ -36,7 +38,10 @@ def page(request: HttpRequest) -> HttpResponse:
         "days": days,
         "ranges": RANGES.items(),
         "people": people,
-        "groups": fairness.groups(people),
+        "groups": groups,
+        "above": [each for each in people if each.above],
+        "most": max((max(each.had, each.due) for each in (*people, *groups)), default=0),
+        "curve": fairness.curve(start, now),
         "idle": idle,
         "idle_minutes": settings.GPUSHARE_IDLE_MINUTES,
     }

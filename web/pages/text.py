@@ -86,6 +86,7 @@ _CATALOGUE: dict[str, str] = {
     "all_waiting": "{count} wait for memory",
     "all_swapped_waiting": "{count} wait for GPU memory while in host memory",
     "all_holding": "{count} are idle while others wait",
+    "all_above_share": "{count} people are far above their fair share while others wait",
     "all_no_turns": "{count} do not share compute time",
     "many_free": "Free the memory of all {count}",
     "many_resume": "Resume all {count}",

@@ -47,7 +47,7 @@ def delete(actor: User, group: Group) -> None:
     require(actor, Deed.MANAGE)
     require_no_role(group)
     with administered():
-        _require_there(group)
+        require_there(group)
         allowance = granting.of(group)
         lost = {"members": members_of(group), "allowance": granting.told(allowance) if allowance else None}
         # Before the log: whoever changes the allowance holds its row and asks for the audit chain, as we then do.
@@ -63,7 +63,7 @@ def change_members(actor: User, group: Group, asked: Any) -> Group:
         raise invalid("Nothing to change: give add, remove or both.")
     require_no_role(group)
     with administered():
-        _require_there(group)
+        require_there(group)
         before = set(members_of(group))
         group.user_set.add(*_people(spec.get("add", []), "add"))
         group.user_set.remove(*_people(spec.get("remove", []), "remove"))
@@ -100,7 +100,7 @@ def require_no_role(group: Group) -> None:
         raise conflict(f'"{group.name}" is a role: it stays, and is given to each person as their role.', code="role")
 
 
-def _require_there(group: Group) -> None:
+def require_there(group: Group) -> None:
     """Inside `administered`, where nobody else deletes one."""
     if not Group.objects.filter(pk=group.pk).exists():
         raise not_found(f'The group "{group.name}" was deleted just now.', "name")

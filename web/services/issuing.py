@@ -12,11 +12,13 @@ from uuid import UUID
 
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
+from django.contrib.auth import get_user_model
 from django.db import DatabaseError, connection, transaction
+from django.db.models.signals import m2m_changed, post_delete, post_save
 from django.utils import timezone
 
 from web.errors import Problem
-from web.models import Command, Container, Node
+from web.models import Command, Container, GroupShares, Node, PersonShares
 from web.models.hosts import SIGN_OF_LIFE
 
 if TYPE_CHECKING:
@@ -51,11 +53,11 @@ def hint_channel(node: int) -> str:
     return f"scheduler.{node}"
 
 
-def hint(node: int | None = None) -> None:
+def hint(node: int | None = None, what: str = "wake") -> None:
     """Wakes the scheduler of a node, or of all. Only a hint: it looks by itself too, so a lost one costs a moment."""
     if node is None:
         for each in Node.objects.listed().values_list("pk", flat=True):
-            hint(each)
+            hint(each, what)
         return
     layer = get_channel_layer()
     if layer is None:
@@ -63,10 +65,23 @@ def hint(node: int | None = None) -> None:
     # Without a change of threads where the layer can do that: a launch waits for it.
     tell = getattr(layer, "tell", None) or async_to_sync(layer.send)
     try:
-        tell(hint_channel(node), {"type": "wake"})
+        tell(hint_channel(node), {"type": what})
     except Exception as error:  # a full channel, Redis away: whatever it is, the row is there
         why = str(error) or type(error).__name__
         log.warning("The scheduler could not be woken (%s); it will look by itself.", why)
+
+
+def connect() -> None:
+    """From now on schedulers hear of other shares and groups, however these come to change."""
+    for model in (PersonShares, GroupShares):
+        post_save.connect(_shares_changed, model, dispatch_uid="gpushare")
+        post_delete.connect(_shares_changed, model, dispatch_uid="gpushare")
+    m2m_changed.connect(_shares_changed, get_user_model().groups.through, dispatch_uid="gpushare")
+
+
+def _shares_changed(action: str = "", **_: Any) -> None:
+    if not action.startswith("pre_"):
+        transaction.on_commit(partial(hint, what="shares"))
 
 
 def require_scheduler(node: Node | None = None) -> None:

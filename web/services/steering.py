@@ -120,7 +120,8 @@ def change(user: User, container: Container, **fields: Any) -> Command:
         if (weight := asked.get("compute_weight") or 0) > container.compute_weight and not own_word:
             allowances.hold(container.owner)
             allowances.require_weights(container.owner, limits, weight, besides=container)
-        return _steer(user, container, Command.Kind.CHANGE, **asked)
+        across = {"across": True} if own_word and "priority" in asked else {}
+        return _steer(user, container, Command.Kind.CHANGE, **asked, **across)
 
 
 def set_policy(user: User, name: str) -> Command:

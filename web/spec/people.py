@@ -11,8 +11,17 @@ from rest_framework import serializers
 
 from web.models import Scope
 from web.models.people import HEAVIEST
+from web.models.shares import MOST_BOOST, MOST_SHARES
 from web.spec import quotas
-from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
+from web.spec.fields import (
+    SizeField,
+    StrictBoolean,
+    StrictInteger,
+    StrictNumber,
+    StrictSerializer,
+    StrictText,
+    TimeField,
+)
 from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST
 
 ROLES = ("viewer", "user", "operator", "admin")
@@ -75,6 +84,32 @@ class MembersSpec(StrictSerializer):
 
     add = serializers.ListField(child=StrictText(max_length=150), max_length=1000, **_LEFT)
     remove = serializers.ListField(child=StrictText(max_length=150), max_length=1000, **_LEFT)
+
+
+_BETWEEN = {
+    "min_value": f"Shares are 1 to {MOST_SHARES}. Nobody has 0: that would be to wait without end.",
+    "max_value": f"Shares are 1 to {MOST_SHARES}.",
+}
+
+
+class SharesSpec(StrictSerializer):
+    """What a person is due, beside others. `share_group`: of several groups with shares the one that counts; null: the
+    first by name. `boost` multiplies the shares until `boost_until`; 1 ends it. `forgive`: usage so far is set to 0."""
+
+    shares = StrictInteger(min_value=1, max_value=MOST_SHARES, error_messages=_BETWEEN, **_LEFT)
+    share_group = StrictText(max_length=150, **_NULL)
+    boost = StrictInteger(min_value=1, max_value=MOST_BOOST, **_LEFT)
+    boost_until = TimeField(**_NULL)
+    forgive = StrictBoolean(**_LEFT)
+
+
+class GroupSharesSpec(StrictSerializer):
+    """What a group's members are due together. null: the group does not count."""
+
+    shares = StrictInteger(
+        min_value=1, max_value=MOST_SHARES, required=True, allow_null=True,
+        error_messages=_BETWEEN | {"min_value": f"Shares are 1 to {MOST_SHARES}; null takes them away."},
+    )  # fmt: skip
 
 
 @extend_schema_field({"type": "array", "items": {"type": "string", "maxLength": 255}, "maxItems": 100})

@@ -44,5 +44,11 @@ def percent(part: float) -> float:
 
 
 @register.filter
+def part(value: float, of: float) -> float:
+    """How much of a whole, in percent."""
+    return 100 * value / of if of else 0.0
+
+
+@register.filter
 def tenths(value: float | None) -> str:
     return sizes.tenths(value or 0)

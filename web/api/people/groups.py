@@ -33,7 +33,7 @@ class Groups(GenericAPIView[Group]):
     def get(self, request: Request) -> Response:
         """All groups by name with their members and allowances, those of the roles included. For admins."""
         PageQuery.of(request)
-        found = Group.objects.select_related("allowance").prefetch_related("user_set").order_by("name")
+        found = Group.objects.select_related("allowance", "fair").prefetch_related("user_set").order_by("name")
         page = self.paginate_queryset(found)
         return self.get_paginated_response([GroupAnswer(group_of(group)).data for group in page or ()])
 

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from web.api.me import AllowedAnswer, SourceAnswer
 from web.models import Allowance
-from web.people import accounts, allowances, granting, passwords
+from web.people import accounts, allowances, granting, passwords, shares
 from web.people.roles import Role, groups_besides_role, is_role, role_held
 from web.spec import mounts
 
@@ -34,10 +34,20 @@ class PersonAnswer(serializers.Serializer[Any]):
     last_sign_in = serializers.DateTimeField(allow_null=True, help_text="In a browser; null: never.")
 
 
+class PersonSharesAnswer(serializers.Serializer[Any]):
+    shares = serializers.IntegerField()
+    share_group = serializers.CharField(allow_null=True, help_text="The one chosen; null: the first by name.")
+    groups = serializers.ListField(child=serializers.CharField(), help_text="Theirs that have shares.")
+    boost = serializers.IntegerField(help_text="Multiplies the shares; 1: there is none.")
+    boost_until = serializers.DateTimeField(allow_null=True)
+    forgiven = serializers.IntegerField(help_text="How often their usage was set to zero.")
+
+
 class OnePersonAnswer(PersonAnswer):
     """With their own allowance (null: none), the limits in force, and where each of these comes from."""
 
     allowance = AllowanceAnswer(allow_null=True)
+    fair_share = PersonSharesAnswer()
     limits = AllowedAnswer()
     sources = serializers.DictField(child=SourceAnswer())
     volume_roots = serializers.ListField(child=serializers.CharField())
@@ -56,6 +66,7 @@ class GroupAnswer(serializers.Serializer[Any]):
     name = serializers.CharField()
     role = serializers.BooleanField()
     members = serializers.ListField(child=serializers.CharField())
+    shares = serializers.IntegerField(allow_null=True, help_text="Its fair share; null: the group does not count.")
     allowance = AllowanceAnswer(allow_null=True)
 
 
@@ -78,6 +89,7 @@ def whole_person_of(user: User) -> dict[str, Any]:
     explained = allowances.explained(user)
     return person_of(user) | {
         "allowance": granting.of(user),
+        "fair_share": shares_of(user),
         "limits": {name: limit.value for name, limit in explained.items()},
         "sources": explained,
         "volume_roots": mounts.roots_of(user.get_username()),
@@ -85,11 +97,18 @@ def whole_person_of(user: User) -> dict[str, Any]:
     }
 
 
+def shares_of(user: User) -> dict[str, Any]:
+    row = shares.of(user)
+    more = {"forgiven": row.forgiven, "groups": shares.groups_with_shares(user), "boost_until": row.boost_until}
+    return shares.told(row) | more
+
+
 def group_of(group: Group) -> dict[str, Any]:
     return {
         "name": group.name,
         "role": is_role(group),
         "members": sorted(user.get_username() for user in group.user_set.all()),
+        "shares": group.fair.shares if hasattr(group, "fair") else None,
         "allowance": _allowance_of(group),
     }
 

@@ -9,7 +9,7 @@ from django.http import QueryDict
 
 from web.errors import invalid
 from web.models import Allowance, Container, Gpu
-from web.people import allowances
+from web.people import allowances, shares
 from web.sizes import exact_size, format_size, parse_size
 from web.spec.fields import SizeField, StrictInteger, StrictNumber
 from web.spec.people import AllowanceSpec
@@ -104,6 +104,30 @@ def asked(form: QueryDict) -> dict[str, Any]:
             raise invalid(f"Choose GPUs or “{NOTHING}”, not both.", "gpus")
         spec["gpus"] = [] if ticked == [NOTHING] else ticked or None
     return spec
+
+
+def told_shares(user: User) -> dict[str, Any]:
+    """A person's shares as the form has them."""
+    row = shares.of(user)
+    until = f"{row.boost_until:%Y-%m-%d %H:%M}" if row.boost_until else ""
+    return shares.told(row) | {"boost_until": until}
+
+
+def asked_shares(form: QueryDict) -> dict[str, Any]:
+    """A `SharesSpec` of what was typed: an empty field has its default. Raises Problem."""
+    spec: dict[str, Any] = {
+        name: 1 if (said := number(form.get(name, ""), name)) is None else said for name in ("shares", "boost")
+    }
+    spec |= {name: form[name].strip() or None for name in ("boost_until", "share_group") if name in form}
+    return spec
+
+
+def number(text: str, name: str) -> int | None:
+    """A whole number, or None for nothing. Raises Problem."""
+    try:
+        return int(text) if text.strip() else None
+    except ValueError:
+        raise invalid("This has to be a whole number.", name) from None
 
 
 def _words(name: str, value: Any) -> str:

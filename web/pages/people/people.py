@@ -22,7 +22,7 @@ from web.history.reports import gib_hours_of_week
 from web.models import Claim, Container, Token
 from web.pages.frame import person, show
 from web.pages.people import limits
-from web.people import accounts, granting, groups, passwords
+from web.people import accounts, granting, groups, passwords, shares
 from web.people.roles import Deed, Role, groups_besides_role, is_role, require, role_held, role_of
 from web.spec import mounts
 
@@ -81,7 +81,7 @@ def people(request: HttpRequest) -> HttpResponse:
         "page": page,
         "rows": _rows(list(page.object_list)),
         "groups": Group.objects.annotate(members=Count("user"))
-        .select_related("allowance")
+        .select_related("allowance", "fair")
         .order_by("name")[:MOST_GROUPS],
         "role_groups": [each.group for each in Role],
         "roots": settings.GPUSHARE_VOLUME_ROOTS,
@@ -95,7 +95,8 @@ def people(request: HttpRequest) -> HttpResponse:
 
 @managed
 def one(request: HttpRequest, username: str) -> HttpResponse:
-    """An account. POST changes it (`do`: account, groups, active, password, allowance or no-allowance)."""
+    """An account. POST changes it (`do`: account, active, password, shares, forgive, allowance or
+    no-allowance)."""
     user = User.objects.filter(username=username).first()
     if user is None:
         raise Http404
@@ -120,6 +121,8 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
         "limits": limits.in_force(user, limits.usage(user, gib_hours_of_week(user))),
         "allowance": granting.of(user),
         "fields": limits.fields(granting.of(user), typed if typed and typed.get("do") == "allowance" else None),
+        "fair": typed if typed and typed.get("do") == "shares" else limits.told_shares(user),
+        "share_groups": shares.groups_with_shares(user),
         "roots": mounts.roots_of(username),
         "tokens": Token.objects.filter(user=user).count(),
         "containers": Container.objects.live().filter(owner=user).count(),
@@ -132,7 +135,7 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
 
 @managed
 def group(request: HttpRequest, name: str) -> HttpResponse:
-    """A group. POST changes it (`do`: add, remove, delete, allowance or no-allowance)."""
+    """A group. POST changes it (`do`: add, remove, delete, shares, allowance or no-allowance)."""
     found = Group.objects.filter(name=name).first()
     if found is None:
         raise Http404
@@ -148,6 +151,11 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
                     names = request.POST.get("names", "").replace(",", " ").split()
                     groups.change_members(actor, found, {do: names})
                     messages.success(request, f"{', '.join(names)}: {'in it' if do == 'add' else 'no longer in it'}.")
+                case "shares":
+                    shares.change_group(
+                        actor, found, {"shares": limits.number(request.POST.get("shares", ""), "shares")}
+                    )
+                    messages.success(request, "The shares are in force from now on.")
                 case _:
                     messages.success(request, _do_allowance(actor, found, request.POST))
             return redirect("group", name)
@@ -158,6 +166,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
         "group": found,
         "is_role": is_role(found),
         "members": groups.members_of(found),
+        "shares": shares.of_group(found),
         "allowance": granting.of(found),
         "fields": limits.fields(granting.of(found), typed if typed and typed.get("do") == "allowance" else None),
         "problem": problem,
@@ -182,6 +191,12 @@ def _do(actor: User, user: User, form: QueryDict) -> str:
         case "password":
             accounts.change(actor, user, {"password": form.get("password", "")})
             return f"{name} has the new password, and is signed in nowhere now."
+        case "shares":
+            shares.change(actor, user, limits.asked_shares(form))
+            return "The shares are in force from now on."
+        case "forgive":
+            shares.change(actor, user, {"forgive": True})
+            return f"The usage of {name} is forgiven: it counts as zero from now on."
     return _do_allowance(actor, user, form)
 
 

@@ -10,10 +10,10 @@ from itertools import groupby, takewhile
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, QuerySet, TextField
+from django.db.models import Count, Q, QuerySet, Sum, TextField
 from django.db.models.functions import MD5, Cast
 
-from web.models import Claim, Container, State, large
+from web.models import Claim, Container, State, UsageHour, large
 from web.models.hosts import large_of_nodes
 from web.models.records import USUAL_WEIGHT, claims_with_gpus
 from web.models.states import state_of
@@ -25,6 +25,7 @@ LONG_SECONDS = 300  # of waiting for memory: most waits are over sooner
 FAILED_SOON = timedelta(seconds=30)  # after its start: it has not done anything yet
 FAILED_OFTEN = 3
 FAILED_LATELY = timedelta(hours=1)
+MOST_OF_A_DAY = 18  # hours of the last 24 in which others waited
 NAMED = 3  # who waits for the same memory
 ENDED_MOST = 1000  # that are looked at: whoever launches in a loop makes no screen slow
 FACTS = ("started_at", "swapped_at", "paused_at", "suspended_since", "kill_requested_at", "finished_at", "exit_code")
@@ -35,6 +36,7 @@ def items(now: datetime) -> Iterator[Item]:
     yield from _not_restored()
     yield from _waiting(now)
     yield from _holding()
+    yield from _above_share(now)
     yield from _no_turns()
     yield from _failing(now)
 
@@ -99,6 +101,28 @@ def _holding() -> Iterator[Item]:
         else:
             message = f'"{container.name}" is idle and holds {held}; {whom} for memory.'
             yield about(container, Kind.HOLDING, message, *free, "kill", since=container.idle_since)
+
+
+def _above_share(now: datetime) -> Iterator[Item]:
+    """Who had more than twice the fair share for a day, and others wait now."""
+    hours = int(now.timestamp()) // 3600
+    day = UsageHour.objects.filter(hour__gt=hours - 24, hour__lte=hours)
+    sums = day.values("person").annotate(had=Sum("had"), due=Sum("due"), hours=Count("hour", distinct=True))
+    above = [
+        row for row in sums.order_by("person") if row["hours"] >= MOST_OF_A_DAY and row["had"] > 2 * row["due"] > 0
+    ]
+    if not above:
+        return
+    waiting = Container.objects.waiting().order_by().values_list("owner__username").annotate(Count("pk"))
+    waits = dict(waiting)
+    for row in above:
+        if others := sum(count for name, count in waits.items() if name != row["person"]):
+            person, ratio = row["person"], row["had"] / row["due"]
+            message = (
+                f"{person} has had {ratio:.1f} times the fair share for a day; {others} "
+                f"container{'s' * (others > 1)} of others wait{'s' * (others == 1)}. See the page Fairness."
+            )
+            yield Item(f"{Kind.ABOVE_SHARE}:{person}", Kind.ABOVE_SHARE, person, message, command="gpushare fairness")
 
 
 def _named(names: list[str]) -> str:

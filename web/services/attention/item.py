@@ -30,6 +30,7 @@ class Kind(StrEnum):
     WAITING = "waiting"
     SWAPPED_WAITING = "swapped_waiting"
     HOLDING = "holding"
+    ABOVE_SHARE = "above_share"
     NO_TURNS = "no_turns"
     FAILING = "failing"
     FOREIGN = "foreign"

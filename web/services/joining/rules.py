@@ -35,9 +35,13 @@ from web.models import (
     Command,
     Container,
     Gpu,
+    GroupShares,
     Node,
+    PersonShares,
     RelayOrder,
     Seal,
+    Usage,
+    UsageHour,
     UsageSample,
     Volume,
 )
@@ -50,7 +54,7 @@ OBSERVED = (
     "gave_way_to", "cannot_move", "not_restored", "no_turns", "suspended_since", "suspended_seconds",
     "kill_requested_at", "finished_at", "exit_code", "clock_ahead", "reason", "removed_at", "idle_since", "cpus_used",
     "memory_used", "queue_position", "queue_bytes", "queue_reason", "expected_at", "expected_by", "namespace", "pods",
-    "gpu_memory", "priority", "compute_weight", "compute_limit",  # a change, once it is carried out
+    "gpu_memory", "priority", "priority_across", "compute_weight", "compute_limit",  # a change, once it is carried out
 )  # fmt: skip
 BY_VOLUME = ("name", "image", "command", "memory", "cpus")  # of what Docker starts: as Docker shows it (a trigger)
 OUTCOME = ("taken_at", "done_at", "outcome", "code", "status", "field", "message", "result")
@@ -135,6 +139,10 @@ def _rules() -> list[Rule]:
             UsageSample, reads=MY_GPU, deletes=MY_GPU,
             inserts=f"{MY_GPU} AND (container_id IS NULL OR {MY_CONTAINER})",
         ),
+        Rule(PersonShares),
+        Rule(GroupShares),
+        Rule(Usage, inserts=MY_GPU, updates=MY_GPU),
+        Rule(UsageHour, reads=MY_GPU, inserts=MY_GPU, updates=MY_GPU),
         Rule(
             Volume, reads=MINE, inserts=MINE, updates=MINE,
             deletes=MINE,

@@ -1,0 +1,28 @@
+// Used of the fair share over time: a line for each person, and one at 1 for what was due.
+import { chart, colour, timeAxis } from "../parts/charts.js";
+import { hue, make, mark } from "../parts/format.js";
+
+const data = document.getElementById("curve-data");
+if (data) {
+  const { times, people } = JSON.parse(data.textContent);
+  const line = (name, stroke, more = {}) => ({ label: name, stroke, width: 2, spanGaps: false, points: { size: 5 }, ...more });
+  chart(
+    document.getElementById("curve"),
+    240,
+    () => ({
+      legend: { show: false },
+      cursor: { y: false },
+      scales: { y: { range: (_, __, high) => [0, Math.max(2, (high ?? 0) * 1.05)] } },
+      axes: [timeAxis(), { stroke: colour("--faint"), font: "11px system-ui", ticks: { show: false }, size: 44 }],
+      series: [
+        {},
+        line("fair share", colour("--faint"), { dash: [6, 4], width: 1, points: { show: false } }),
+        ...people.map(({ name }, index) => line(name, colour(hue(index)))),
+      ],
+    }),
+    [times, times.map(() => 1), ...people.map(({ values }) => values)],
+  );
+  document
+    .getElementById("curve-legend")
+    .append(...people.flatMap(({ name }, index) => [make("span", { class: "key used-key", "data-mark": mark(index) }), name]));
+}
