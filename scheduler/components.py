@@ -35,6 +35,7 @@ from scheduler.monitors.activity import Activity
 from scheduler.monitors.anchoring import Anchoring
 from scheduler.monitors.bypass import Bypass
 from scheduler.monitors.contexts import Contexts
+from scheduler.monitors.fair_share import FairShare
 from scheduler.monitors.health import Health
 from scheduler.monitors.housekeeping import Housekeeping
 from scheduler.monitors.idle import Idle
@@ -118,6 +119,7 @@ class Components:
         self.commands = Commands(shared, self.containers, Actions(
             self.launcher, self.dispatcher, self.steering, self.ender, self.removal, self.sharing.set_mode,
         ))  # fmt: skip
+        self.fair_share = FairShare(broker, store)
         self.housekeeping = Housekeeping(store)
         self.anchoring = Anchoring(store)
         self.verifying = Verifying(store)

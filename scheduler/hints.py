@@ -1,10 +1,10 @@
-"""The channel of a host's scheduler: its messages mean "look at the commands again", or at the orders of the web side
-of another host (web/relay/), and nothing else."""
+"""The channel of a host's scheduler: its messages mean "look again": at the commands, at the orders of the web side of
+another host (web/relay/), or at people's shares, and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from channels.consumer import AsyncConsumer  # type: ignore[import-untyped]
@@ -13,22 +13,19 @@ from channels.worker import Worker  # type: ignore[import-untyped]
 
 
 class Hints(AsyncConsumer):  # type: ignore[misc]
-    """`heard` and `relayed` must not raise: a worker drops what is queued when a handler does."""
+    """`heard`, message type → call, must not raise: a worker drops what is queued when a handler does."""
 
-    def __init__(self, heard: Callable[[], None], relayed: Callable[[], None]) -> None:
-        self.heard, self.relayed = heard, relayed
+    def __init__(self, heard: Mapping[str, Callable[[], None]]) -> None:
+        self.heard = heard
 
     async def dispatch(self, message: dict[str, Any]) -> None:
-        match message.get("type"):  # any other message is ignored
-            case "wake":
-                self.heard()
-            case "relay":
-                self.relayed()
+        if call := self.heard.get(message.get("type", "")):  # any other message is ignored
+            call()
 
 
-async def listen(channel: str, heard: Callable[[], None], relayed: Callable[[], None]) -> None:
+async def listen(channel: str, heard: Mapping[str, Callable[[], None]]) -> None:
     """A Channels worker for one channel, in this loop, until cancelled."""
-    worker = Worker(Hints.as_asgi(heard=heard, relayed=relayed), [channel], get_channel_layer())
+    worker = Worker(Hints.as_asgi(heard=heard), [channel], get_channel_layer())
     async with asyncio.TaskGroup() as both:  # neither goes on without the other
         both.create_task(worker.application_checker())
         both.create_task(worker.listener(channel))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from django.conf import settings
@@ -126,6 +127,8 @@ class Scheduler(Components):
     async def _take_over(self, shutdown: AsyncExitStack) -> None:
         """What lives is known, and the first reading of the cards; then the sockets open."""
         begun = monotonic()
+        await self.fair_share.start()
+        shutdown.push_async_callback(self.fair_share.close)
         await self.plugin.expect()
         await self.take_over.run()
         if not self.broker.unseen:
@@ -153,6 +156,10 @@ class Scheduler(Components):
         await self.sharing.start()
         await self.swapping.go_on()
 
+    def _heard(self) -> dict[str, Callable[[], None]]:
+        """Hint → what it wakes."""
+        return {"wake": self.commands.wake, "relay": self.relay.wake, "shares": self.fair_share.wake}
+
     async def _look_again(self) -> None:
         if await self.take_over.look_again(self.swapping.found_late):
             self.grants.all_noted()
@@ -164,7 +171,7 @@ class Scheduler(Components):
             Part("store", self.store.run),
             Part("sockets", self.server.run),
             Part("commands", self.commands.run),
-            Part("hints", lambda: hints.listen(self.store.channel, self.commands.wake, self.relay.wake)),
+            Part("hints", lambda: hints.listen(self.store.channel, self._heard())),
             Part("engine", self.follow_engine),
             Part("plug-in", self.plugin.run),
             *([Part("placer", self.dispatcher.run)] if self.dispatcher else []),
@@ -183,6 +190,7 @@ class Scheduler(Components):
             Part("use inside leases", self.report.glance),
             Part("consoles of other hosts", self.relay.run),
             Part("leftovers", self.leftovers.look),
+            Part("fair share", self.fair_share.run),
             Part("housekeeping", self.housekeeping.look, after=PERIODS["housekeeping"]),
             Part("audit anchor", self.anchoring.look),
             Part("audit verification", self.verifying.run),

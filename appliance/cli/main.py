@@ -49,6 +49,7 @@ for command in (
     managing.nodes,
     views.top,
     reports.report,
+    reports.fairness,
     managing.people,
     managing.groups,
     managing.allowances,

@@ -1,4 +1,4 @@
-"""What happened: the audit report, and how much memory images really took."""
+"""What happened: the audit report, fair share, and how much memory images really took."""
 
 from __future__ import annotations
 
@@ -83,6 +83,46 @@ def _report_row(row: Json) -> tuple[str, ...]:
         str(row["rejects"]),
         f"{row['cost']:.2f}",
     )
+
+
+def fairness(
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="2026-11-01, or how long ago: 1d.")] = "7d",
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Default: now.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what people and groups used of what others waited for, beside their fair share."""
+    client = connect()
+    asked = {"from": _time("--from", start, client), **({} if end is None else {"to": _time("--to", end, client)})}
+    show(client.get("fairness/", **asked), as_json, fairness_table)
+
+
+FAIRNESS = (">USED", ">FAIR SHARE", ">RATIO", ">GPU·HOURS", ">FAIR SHARE", ">WAIT", ">P95", ">CONTAINERS", ">HELD")
+
+
+def fairness_table(found: Json) -> str:
+    """Memory in GiB·hours. Beneath it why somebody is above."""
+    if not found["people"]:
+        return "Nobody held GPU memory in that time."
+    parts = [table(("PERSON", *FAIRNESS), [_fairness_row(each) for each in found["people"]])]
+    if found["groups"]:
+        parts.append(table(("GROUP", *FAIRNESS), [_fairness_row(each) for each in found["groups"]]))
+    parts += [f"{each['name']}: {each['why']}" for each in found["people"] if each["why"]]
+    return "\n\n".join(parts)
+
+
+def _fairness_row(each: Json) -> tuple[str, ...]:
+    return (
+        each["name"],
+        *(_figure(each[name], digits) for name, digits in (("had", 1), ("due", 1), ("ratio", 2))),
+        *(_figure(each[name], 1) for name in ("gpu_had", "gpu_due")),
+        *("-" if each[name] is None else span(each[name]) for name in ("wait_mean", "wait_p95")),
+        str(each["containers"]),
+        _figure(each["held"], 1),
+    )
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def peak(

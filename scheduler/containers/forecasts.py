@@ -19,6 +19,7 @@ from django.db import DatabaseError
 from scheduler import clock
 from scheduler.containers import placement
 from scheduler.core.forecast import STEPS, GoesOn, forecast, forecasts, next_after
+from scheduler.core.people.standing import say
 from scheduler.core.state import Request, State
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.live_containers import LiveContainer
@@ -166,13 +167,15 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     gpus = placement.choose(state, asked, quota) if isinstance(asked, int) else asked
     names = {live.id: live.name for live in broker.live_containers.values()}
     heads = {gpu: idle(broker, gpu) for gpu in gpus}
-    found = forecast(state, dict.fromkeys(gpus, quota), time_limits(broker), heads, names)
+    person = str(arguments.get("owner", ""))
+    found = forecast(state, dict.fromkeys(gpus, quota), time_limits(broker), heads, names, person=person or None)
     if not found.possible:
         raise Problem("over_capacity", found.explanation, 400, "gpu_memory")
     # First those in the queue, then those who hold the memory; nobody twice.
     behind = list(dict.fromkeys((*found.behind, *found.holders)))
     earliest = None if found.latest is None else max(0.0, found.latest - broker.now())
-    return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": found.explanation}, found.explanation
+    told = found.explanation if found.fits or found.place is None else f"{say(found.place)} {found.explanation}"
+    return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": told}, told
 
 
 def turn_of(broker: Broker, request: Request) -> str:

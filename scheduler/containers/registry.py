@@ -54,6 +54,7 @@ class Containers:
                 max_wait=row.max_wait_seconds,
                 paused=live.is_held,
                 preemptible=row.give_way,
+                across=row.priority_across,
                 running=running,
             ),
         )

@@ -121,10 +121,11 @@ class Steering:
         """
         if (size := settings.get("gpu_memory")) is not None:
             await self._change_quota(row, live, size)
-        if (priority := settings.get("priority")) is not None and (
-            refused := self._broker.ask(PriorityChanged(self._broker.now(), live.id, priority))
-        ):
-            raise as_problem(refused, field="priority")
+        if (priority := settings.get("priority")) is not None:
+            across = bool(settings.get("across"))
+            if refused := self._broker.ask(PriorityChanged(self._broker.now(), live.id, priority, across)):
+                raise as_problem(refused, field="priority")
+            self._store.container(live.id, priority_across=across)
         if share := {name: settings[name] for name in SHARE if name in settings}:
             for name, value in share.items():
                 setattr(live, name, value)

@@ -4,6 +4,7 @@ store.container(id_, paused_at=now)      what is so now, or has happened: writte
 await store.records.living()             what is asked (records.py)
 await store.promises.make(row, quota)    what must be there before anything follows from it (promises.py)
 await store.volumes.mount(name, …)       the same of what Docker starts (volumes.py)
+store.usage.counted(gpu, person, …)      what people have had of the cards (usage.py)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from scheduler.store.journal import NAME as JOURNAL_FILE
 from scheduler.store.journal import AsyncJournal, Journal
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
+from scheduler.store.usage import UsageRecords
 from scheduler.store.volumes import Volumes
 from scheduler.store.write_behind import WriteBehind
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, UsageSample
@@ -66,6 +68,7 @@ class Store(WriteBehind):
         self.records = Records(self.database, self._here, self.snapshot)
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
+        self.usage = UsageRecords(self, self._here)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.
@@ -109,7 +112,8 @@ class Store(WriteBehind):
             theirs = await self.ask(_clock)
             ended = wall()
             if ended - begun < PROMPT:
-                self.node(skew=round((begun + ended) / 2 - theirs, 1))
+                self.usage.skew = (begun + ended) / 2 - theirs
+                self.node(skew=round(self.usage.skew, 1))
 
     async def learn(self, rows: Sequence[Container], told: Mapping[str, Mapping[str, int]]) -> None:
         """What the database has of the living, and of no others, for a start without it. `told`: see `Records.told`."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import models, transaction
-from django.db.models.functions import Now
+from django.db.models.functions import Greatest, Now
 
 from scheduler.store import event_log, node_lease
 from scheduler.store.database import Here
@@ -14,11 +14,17 @@ from scheduler.store.journal import Numbered
 from scheduler.store.node_snapshot import Rows
 from web import audit
 from web.inserting import insert
-from web.models import AllocationEvent, Claim, Container, Node, UsageSample
+from web.models import AllocationEvent, Claim, Container, Node, Usage, UsageHour, UsageSample
 from web.models.states import LOST
 
 Batch = tuple[Rows, list[Numbered], list[UsageSample]]
 
+MADE = (Usage, UsageHour)  # with the first that is told of them
+KEYS: dict[type[models.Model], tuple[str, ...]] = {
+    Claim: ("container_id", "gpu_id"),
+    Usage: ("gpu_id", "person"),
+    UsageHour: ("gpu_id", "person", "hour"),
+}  # of what is known by another key than its own
 ONCE = (AllocationEvent.Kind.STARTED, AllocationEvent.Kind.ENDED)  # to each container, on each of its GPUs
 OF_AN_END = ("finished_at", "exit_code", "reason")  # what it tells of itself
 
@@ -34,13 +40,16 @@ def write_batch(rows: Rows, events: list[Numbered], samples: list[UsageSample], 
         for (model, pk), fields in rows.items():
             if model is Node and "seen_at" in fields:
                 fields = {**fields, "seen_at": Now()}
-            key = {"container_id": pk[0], "gpu_id": pk[1]} if model is Claim else {"pk": pk}
+            key = dict(zip(KEYS[model], pk, strict=True)) if model in KEYS else {"pk": pk}
             found = model._default_manager.filter(**key)
             if model is Container:  # what was lost with its node, while that was away, stays so; its events come
                 found = found.exclude(reason=LOST)
                 if numbering and fields.get("finished_at") and _had_ended(found, fields["finished_at"]):
                     fields = {name: value for name, value in fields.items() if name not in OF_AN_END}
-            found.update(**fields)
+            if model is UsageHour:  # after a start without the database less may be known of it than was written before
+                fields = {name: Greatest(models.F(name), models.Value(value)) for name, value in fields.items()}
+            if not found.update(**fields) and model in MADE:
+                model._default_manager.create(**key, **rows[model, pk])
         new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
         new = _not_repeated(new)  # a death between two batches leaves an event whose row is not written yet
         insert(UsageSample, _not_written(samples))

@@ -35,7 +35,7 @@ from django.db import OperationalError, models
 
 from scheduler import threads
 from scheduler.store.node_snapshot import Fields, Row, Rows, as_row, needed
-from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, Volume
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, Usage, UsageHour, Volume
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,7 +45,9 @@ RUN = 1 << 40  # events and changes of rows that one run of a scheduler may tell
 OFTEN = ("accepted", "freed")  # what is left out first where there is no room; the next such event says what is held
 BYTES = 256 << 20  # some 800,000 events: a lab's day without the database
 LAST_RESORT = 1.25  # of the budget: then nothing is taken any more
-MODELS: dict[str, type[models.Model]] = {each.__name__: each for each in (Claim, Command, Container, Gpu, Node, Volume)}
+MODELS: dict[str, type[models.Model]] = {
+    each.__name__: each for each in (Claim, Command, Container, Gpu, Node, Usage, UsageHour, Volume)
+}
 LEFT_OUT = ("id", "seal_id")  # of an event: what the database gives it
 TABLES = """
 CREATE TABLE IF NOT EXISTS event (number INTEGER PRIMARY KEY, kind TEXT, fields TEXT) STRICT;
@@ -171,8 +173,10 @@ class Journal:
 
     def known(self) -> Rows:
         """What this host knows of the database, with what is still to be written. Values are those of JSON."""
-        found = self._file.execute("SELECT key, known, unsent FROM row WHERE known IS NOT NULL")
-        return {_row(key): json.loads(known) | json.loads(unsent or "{}") for key, known, unsent in found}
+        found = self._file.execute(
+            """SELECT key, known, unsent FROM row WHERE known IS NOT NULL OR key LIKE '["Usage",%'"""
+        )
+        return {_row(key): json.loads(known or "{}") | json.loads(unsent or "{}") for key, known, unsent in found}
 
     def learn(self, rows: Mapping[Row, Fields | None], instead_of: Sequence[type[models.Model]] = ()) -> None:
         """The database has these rows, or not any more (None); and of the models `instead_of` no others."""
@@ -202,7 +206,7 @@ class Journal:
                 self._file.execute(
                     "UPDATE row SET known = NULL WHERE key = ? OR key LIKE ?", (_key(row), f'["Claim",["{pk}",%')
                 )
-            elif (new := needed(model, fields)) and (known := self._get("known", row)):
+            elif (new := needed(model, fields)) and ((known := self._get("known", row)) or model is Usage):
                 self._set("known", row, known | new)
 
     # ---- helpers ----

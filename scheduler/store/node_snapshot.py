@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from django.contrib.auth import get_user_model
 from django.db import models
 
-from web.models import Claim, Container, Gpu, Node, Volume, large
+from web.models import Claim, Container, Gpu, Node, Usage, Volume, large
 
 M = TypeVar("M", bound=models.Model)
 Fields = dict[str, Any]
@@ -29,6 +29,7 @@ NEEDED: dict[type[models.Model], Collection[str]] = {
     Container: {each.attname for each in Container._meta.concrete_fields} - UNNEEDED,
     Gpu: ("uuid", "context", "compute_asked"),
     Node: ("name", "moved", "policy_asked"),
+    Usage: ("had", "due", "at", "forgiven"),
     Volume: ("options",),
 }
 
@@ -62,6 +63,11 @@ class NodeSnapshot:
     def volumes(self) -> dict[str, dict[str, str]]:
         """Name → options."""
         return {name: fields["options"] for name, fields in self._of(Volume)}
+
+    def usage(self) -> list[tuple[int, Usage]]:
+        """By the GPU's key."""
+        rows = [(gpu, as_row(Usage, fields | {"person": person})) for (gpu, person), fields in self._of(Usage)]
+        return [(gpu, row) for gpu, row in rows if row.at]
 
     def used(self) -> dict[str, dict[str, int]]:
         """What the last event said: container → GPU → bytes."""

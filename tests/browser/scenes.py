@@ -11,7 +11,7 @@ from django.utils import timezone
 from tests.support import rows
 from tests.support.site import person
 from web import audit
-from web.models import AllocationEvent, Claim, Container, Gpu, UsageSample
+from web.models import AllocationEvent, Claim, Container, Gpu, Usage, UsageHour, UsageSample
 
 GIB = rows.GIB
 EventKind = AllocationEvent.Kind
@@ -126,6 +126,46 @@ def a_day(card: Gpu, owners: list[User], containers: int, every: int = 1) -> lis
         Container.objects.filter(pk=container.pk).update(created_at=container.started_at + timedelta(seconds=number))
     UsageSample.objects.bulk_create(samples, batch_size=5000)
     return made
+
+
+# Who, with how many containers, holding how many GiB of 160, had so much of the fair share, waited seconds.
+LAB = (
+    ("greta", 20, 52, 2.05, 40), ("ann", 2, 20, 0.98, 900), ("bob", 3, 24, 1.12, 600), ("chen", 1, 16, 0.9, 2400),
+    ("dora", 2, 12, 0.82, 1500), ("emil", 1, 10, 0.76, 3100), ("farid", 1, 14, 0.71, 4000), ("hanna", 1, 4, 0.66, 5200),
+)  # fmt: skip
+
+
+def a_lab_of_eight() -> None:
+    """A busy week of eight people on two cards: one has twenty containers and filled the cards first."""
+    dice = random.Random(11)
+    cards = [rows.gpu(index, 80 * GIB, name="NVIDIA H100 80GB") for index in (0, 1)]
+    this_hour = int(timezone.now().timestamp()) // 3600
+    hours, samples = [], []
+    for number, (name, count, held, ratio, waited) in enumerate(LAB):
+        owner = person(name)
+        for each in range(count):
+            made = rows.container(f"{name}-{each}", owner, cards[each % 2], quota=held / count, used=held / count,
+                                  granted=held / count, colour=number, started_at=rows.ago(86400 * 6))  # fmt: skip
+            Container.objects.filter(pk=made.pk).update(created_at=rows.ago(86400 * 6))
+            samples += [
+                UsageSample(at=rows.ago(3600 * hour), span=3600, gpu=cards[each % 2], container=made,
+                            used=int(held / count * GIB), peak=int(held / count * GIB), utilisation=70,
+                            had=3600 * ratio / 8 / count, due=3600 / 8 / count, suspended=0)
+                for hour in range(1, 140)
+            ]  # fmt: skip
+        waits = ((waited * part, 3600 * (number + 2 * place)) for place, part in ((3, 0.4), (2, 1.0), (1, 1.6)))
+        audit.append(events=[
+            AllocationEvent(at=rows.ago(age + shift), kind=kind, container=made, gpu=cards[0], bytes=GIB, waited=wait)
+            for length, age in waits
+            for kind, shift, wait in ((EventKind.SUSPENDED, length, 0), (EventKind.RESUMED, 0, length))
+        ])  # fmt: skip
+        for ago in range(140):
+            if ago % 24 not in (3, 4, 5, 6, 7):  # nobody waits at night
+                had = 20 * (1 + (ratio - 1) * dice.uniform(0.4, 1.6))
+                hours.append(UsageHour(gpu=cards[ago % 2], person=name, hour=this_hour - ago, had=had, due=20.0))
+        Usage.objects.create(gpu=cards[0], person=name, at=timezone.now(), ratio=ratio, share=20 * GIB)
+    UsageHour.objects.bulk_create(hours)
+    UsageSample.objects.bulk_create(samples)
 
 
 OWNERS = (

@@ -16,7 +16,7 @@ from tests.support import rows
 from tests.support.answers import answering, obey
 from tests.support.site import person
 from web import audit
-from web.models import AllocationEvent, Allowance, Container, UsageSample
+from web.models import AllocationEvent, Container, UsageSample
 
 EventKind = AllocationEvent.Kind
 
@@ -105,31 +105,25 @@ def test_the_day_is_dragged_through(site, open_as):
     expect(page.get_by_role("heading", level=1)).to_have_text("early")
 
 
-def test_fairness_tells_shares_entitlement_and_groups(site, open_as, shot):
-    card = rows.gpu()
-    ann, bob = person("ann"), person("bob")
-    for user, size, busy in ((ann, 3, 0), (bob, 1, 80)):
-        Allowance.objects.create(user=user, gpu_memory=rows.GIB)
-        made = rows.container(f"of-{user}", user, card, used=size, quota=size)
-        UsageSample.objects.bulk_create(
-            UsageSample(at=rows.ago(age), span=60, gpu=card, container=made, used=size * rows.GIB,
-                        peak=size * rows.GIB, utilisation=busy, suspended=30)
-            for age in range(60, 3660, 60)
-        )  # fmt: skip
-    lab = Group.objects.create(name="vision")
-    lab.user_set.add(ann, bob)
+def test_fairness_shows_who_used_how_much_of_their_fair_share(site, open_as, shot):
+    scenes.a_lab_of_eight()
+    Group.objects.create(name="vision").user_set.add(person("ann"), person("bob"))
     page = open_as("boss", "/fairness/", role="operator")
     people = page.get_by_role("group", name="People")
-    first, second = people.locator("tbody tr").nth(0), people.locator("tbody tr").nth(1)
-    for words in ("ann", "75 %", "50 %", "0 %", "30 min"):
+    expect(people.locator("tbody tr")).to_have_count(8)
+    first = people.locator("tbody tr").first
+    for words in ("greta", "20", "40 s"):  # containers, the mean wait
         expect(first).to_contain_text(words)
     expect(first.locator(".share")).to_have_class(re.compile("over"))
-    for words in ("bob", "25 %", "50 %", "80 %"):
-        expect(second).to_contain_text(words)
-    expect(page.get_by_role("group", name="Groups")).to_contain_text("vision")
+    expect(page.get_by_role("region", name="Above their fair share")).to_contain_text(
+        "more than the fair share of 20 GiB"
+    )
+    expect(page.locator("#curve canvas")).to_be_visible()
+    expect(page.locator("#curve-legend .key")).to_have_count(8)
+    expect(page.get_by_role("group", name="Groups")).to_contain_text("no shares")
     shot(page, "fairness-shares")
     page.get_by_role("link", name="Last 24 hours").click()
-    expect(first).to_contain_text("ann")
+    expect(first).to_contain_text("greta")
 
 
 @pytest.mark.parametrize("role", ["user", "operator"])

@@ -18,5 +18,5 @@ async def test_nothing_stays_behind_of_a_channel_layer_that_failed(monkeypatch: 
     monkeypatch.setattr(hints, "get_channel_layer", Broken)
     before = asyncio.all_tasks()
     with pytest.raises(Exception, match=r"Redis|unhandled"):
-        await hints.listen("scheduler.here", heard=lambda: None, relayed=lambda: None)
+        await hints.listen("scheduler.here", heard={})
     assert asyncio.all_tasks() == before

@@ -40,12 +40,18 @@ def page(request: HttpRequest) -> HttpResponse:
         "people": people,
         "groups": groups,
         "above": [each for each in people if each.above],
-        "most": max((max(each.had, each.due) for each in (*people, *groups)), default=0),
+        "most": _most(people),
+        "most_of_groups": _most(groups),
         "curve": fairness.curve(start, now),
         "idle": idle,
         "idle_minutes": settings.GPUSHARE_IDLE_MINUTES,
     }
     return show(request, "fairness.html", context)
+
+
+def _most(found: list[fairness.Figures]) -> float:
+    """The end of the bars."""
+    return max((max(each.had, each.due) for each in found), default=0.0)
 
 
 @login_required

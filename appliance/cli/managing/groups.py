@@ -25,12 +25,15 @@ def groups(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the group and its allowance; accounts stay.")
     ] = False,
+    shares: Annotated[
+        str | None, typer.Option(metavar="N|none", help="Fair share of all members together; none: no shares.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Admins: list and change groups and their members. The members of a role have that role."""
-    if (create or add or remove or delete) and name is None:
+    if (create or add or remove or delete or shares) and name is None:
         raise Problem("a GROUP is missing", code="usage", hint="gpushare groups GROUP --add NAME")
-    if delete and (create or add or remove):
+    if delete and (create or add or remove or shares):
         raise Problem("--delete excludes other options", code="usage")
     client = connect()
     if name is None:
@@ -44,7 +47,16 @@ def groups(
         client.send("POST", "groups/", {"name": name})
     if add or remove:
         client.send("POST", ("groups", name, "members"), {"add": add or [], "remove": remove or []})
+    if shares is not None:
+        client.send("PATCH", ("groups", name, "shares"), {"shares": shares_of(shares)})
     show(client.fetch_one("groups", name), as_json, lambda found: _list([found]))
+
+
+def shares_of(text: str) -> int | None:
+    try:
+        return None if text == "none" else int(text)
+    except ValueError:
+        raise Problem(f"--shares {text} is no number", code="usage", hint="write --shares 2, or none") from None
 
 
 def _list(found: list[Json]) -> str:
@@ -52,9 +64,10 @@ def _list(found: list[Json]) -> str:
         (
             each["name"],
             "role" if each["role"] else "group",
+            "-" if each["shares"] is None else str(each["shares"]),
             limit_words("gpu_memory", (each["allowance"] or {}).get("gpu_memory")),
             ", ".join(each["members"]) or "-",
         )
         for each in found
     ]
-    return table(("NAME", "KIND", ">GPU MEMORY", "MEMBERS"), rows)
+    return table(("NAME", "KIND", ">SHARES", ">GPU MEMORY", "MEMBERS"), rows)

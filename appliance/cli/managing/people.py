@@ -41,30 +41,47 @@ def people(
     no_password: Annotated[
         bool, typer.Option("--no-password", help="With --create: sign-in by the organisation's directory.")
     ] = False,
+    shares: Annotated[int | None, typer.Option(metavar="N", help="Fair share beside others; 1 is usual.")] = None,
+    share_group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Of several groups with shares, the one that counts.")
+    ] = None,
+    boost: Annotated[
+        int | None, typer.Option(metavar="N", help="Multiply the shares, with --until; 1 ends it.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="End of the boost: 2026-12-24.")] = None,
+    forgive: Annotated[bool, typer.Option("--forgive", help="Set the past usage to zero.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Admins: list, create, change and disable accounts; show current limits."""
+    """Admins: list, create, change and disable accounts; show current limits and shares."""
+    said: dict[str, Any] = {
+        "shares": shares,
+        "share_group": share_group,
+        "boost": boost,
+        "boost_until": until,
+        "forgive": forgive or None,
+    }
+    due = {field: value for field, value in said.items() if value is not None}
     given: dict[str, Any] = {"role": role.value if role else None, "groups": groups, "email": email}
     asked = {field: value for field, value in given.items() if value is not None}
     if password_stdin:
         asked["password"] = sys.stdin.readline().rstrip("\n")
-    if (asked or create or on is not None) and name is None:
+    if (asked or due or create or on is not None) and name is None:
         raise Problem("a NAME is missing", code="usage", hint="gpushare people NAME --role operator")
     if no_password and (not create or password_stdin):
         raise Problem("--no-password goes with --create, and not with --password-stdin", code="usage")
-    if create and on is not None:
-        raise Problem("--create excludes --on and --off", code="usage")
+    if create and (on is not None or due):
+        raise Problem("--create excludes --on, --off and what is said of shares", code="usage")
     client = connect()
     if name is None:
-        show(list(client.each("people/", page_size=1000)), as_json, lambda them: _list(them))
-    elif create:
+        return show(list(client.each("people/", page_size=1000)), as_json, lambda them: _list(them))
+    if create:
         body = {"username": name, **asked, **({"password": None} if no_password else {})}
-        show(client.send("POST", "people/", body), as_json, _created)
-    elif asked or on is not None:
-        changes = asked if on is None else {**asked, "active": on}
-        show(client.send("PATCH", ("people", name), changes), as_json, _one)
-    else:
-        show(client.fetch_one("people", name), as_json, _one)
+        return show(client.send("POST", "people/", body), as_json, _created)
+    if asked or on is not None:
+        client.send("PATCH", ("people", name), asked if on is None else {**asked, "active": on})
+    if due:
+        client.send("PATCH", ("people", name, "shares"), due)
+    return show(client.fetch_one("people", name), as_json, _one)
 
 
 def _list(found: list[Json]) -> str:
@@ -91,8 +108,11 @@ def _one(one: Json) -> str:
     groups = f", in {', '.join(one['groups'])}" if one["groups"] else ""
     rows = [(name, limit_words(name, value), one["sources"][name]["told"]) for name, value in one["limits"].items()]
     roots = ", ".join(one["volume_roots"]) or "named volumes only"
-    return f"{one['username']} ({one['role']}{off}{groups}); may mount: {roots}\n" + table(
-        ("LIMIT", "AT MOST", "SOURCE"), rows
+    fair = one["fair_share"]
+    boost = f", times {fair['boost']} until {fair['boost_until']}" if fair["boost"] > 1 else ""
+    return (
+        f"{one['username']} ({one['role']}{off}{groups}); shares: {fair['shares']}{boost}; may mount: {roots}\n"
+        + table(("LIMIT", "AT MOST", "SOURCE"), rows)
     )
 
 

@@ -1,0 +1,234 @@
+"""What people have had and are due, between the core and the records: over restarts, hosts, forgiveness, odd clocks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.db import OperationalError
+
+from scheduler import store as stores
+from scheduler.core import arbiter
+from scheduler.core.events import (
+    ContainerAdded,
+    Effect,
+    Event,
+    GpuSeen,
+    Needed,
+    Refused,
+    Returned,
+    SessionOpened,
+    TakeBack,
+)
+from scheduler.core.people.ledger import GIB_HOUR, HALF_LIFE, accounts
+from scheduler.core.state import State
+from scheduler.gpus import Card
+from scheduler.monitors.fair_share import FairShare
+from scheduler.store import Store, usage, write_behind
+from scheduler.store.journal import AsyncJournal
+from tests.support.host import query
+from tests.support.machine import make_gpu, make_node
+from web.models import GroupShares, PersonShares, Usage, UsageHour
+
+GIB, HOUR, NOON = 2**30, 3600.0, 1_800_000_000.0
+CARD = Card("GPU-a", 0, "Simulated card", 10 * GIB, 10 * GIB, 0, simulated=True)
+Accounts = dict[str, tuple[float, float]]
+
+
+class Core:
+    """The arbiter on a clock of its own, with no headroom to take back: what FairShare wants of a broker."""
+
+    def __init__(self) -> None:
+        self.state, self.time = State(), 100.0
+        self.tell(GpuSeen(self.time, "GPU-a", 10 * GIB))
+
+    def now(self) -> float:
+        return self.time
+
+    def tell(self, event: Event) -> list[Effect]:
+        self.state, effects = arbiter.handle(self.state, event)
+        for effect in list(effects):
+            if isinstance(effect, TakeBack):
+                self.tell(Returned(self.time, effect.gpu, {}, all=True))
+        return list(effects)
+
+    def ask(self, event: Event) -> Refused | None:
+        return next((effect for effect in self.tell(event) if isinstance(effect, Refused)), None)
+
+    def asks(self, person: str, size: int) -> None:
+        session = len(self.state.sessions) + 1
+        self.tell(ContainerAdded(self.time, f"of-{person}", {"GPU-a": size}, owner=person))
+        self.tell(SessionOpened(self.time, session, f"of-{person}"))
+        self.tell(Needed(self.time, session, 1, "GPU-a", size))
+
+    def told(self) -> Accounts:
+        """Person → had, due in whole hundredths of GiB·hours."""
+        its = accounts(self.state.people, self.time).get("GPU-a", {})
+        return {name: (round(each.had / GIB_HOUR, 2), round(each.due / GIB_HOUR, 2)) for name, each in its.items()}
+
+
+class Host:
+    """One after the other: schedulers of one host, on a wall clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.wall = NOON
+
+    async def start(self) -> tuple[Core, FairShare]:
+        self.store, self.core = Store("here", "us"), Core()
+        await self.store.open({"GPU-a": CARD}, {})
+        self.fair: Any = FairShare(self.core, self.store)  # type: ignore[arg-type]
+        await self.fair.start()
+        return self.core, self.fair
+
+    def passes(self, seconds: float) -> None:
+        self.core.time += seconds
+        self.wall += seconds
+
+    async def written(self) -> None:
+        self.fair.write()
+        await self.store.flush()
+
+    async def killed(self) -> None:
+        if self.store.journal:
+            await self.store.journal.close()
+        await self.store.database.close()
+
+
+@pytest.fixture
+async def host(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+    host = Host()
+    monkeypatch.setattr(usage, "wall", lambda: host.wall)
+    yield host
+    await host.killed()
+
+
+async def an_hour_of_waiting(host: Host) -> Core:
+    """ada holds 8 GiB of 10, and bob waits for 8 for an hour."""
+    core, _ = await host.start()
+    core.asks("ada", 8 * GIB)
+    core.asks("bob", 8 * GIB)
+    host.passes(HOUR)
+    assert core.told() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}  # 8 and 4, a little decayed
+    return core
+
+
+async def test_the_ledger_is_kept_over_a_restart_and_a_minute_is_lost_at_most(host: Host) -> None:
+    core = await an_hour_of_waiting(host)
+    await host.written()
+    before = core.told()
+    host.passes(59)  # not written any more
+    await host.killed()
+    core, _ = await host.start()
+    assert core.told() == before  # but for the decay of a minute
+    host.wall += HALF_LIFE
+    await host.killed()
+    core, _ = await host.start()
+    assert core.told() == {"ada": (3.97, 1.99), "bob": (0.0, 1.99)}
+
+
+async def test_hours_add_up_what_was_had_also_over_a_restart(host: Host) -> None:
+    await an_hour_of_waiting(host)
+    await host.written()
+    await host.killed()
+    core, _ = await host.start()
+    core.asks("ada", 8 * GIB)
+    core.asks("bob", 8 * GIB)
+    host.wall -= HOUR  # into the same hour: a clock that is set back takes nothing away
+    host.passes(HOUR)
+    await host.written()
+    hours = await query(lambda: list(UsageHour.objects.order_by("person", "hour").values_list("person", "had", "due")))
+    assert [(person, round(had), round(due)) for person, had, due in hours] == [("ada", 16, 8), ("bob", 0, 8)]
+
+
+@pytest.mark.parametrize("wrong", [-30 * 86400.0, 5 * HOUR])
+async def test_a_clock_that_is_set_neither_loses_nor_makes_usage(host: Host, wrong: float) -> None:
+    core = await an_hour_of_waiting(host)
+    host.wall += wrong
+    await host.written()
+    assert core.told() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}
+    await host.killed()
+    host.wall -= max(0.0, wrong)  # put right: the row is of the future
+    core, _ = await host.start()
+    assert core.told() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}
+
+
+async def test_shares_groups_and_the_usage_of_other_hosts_reach_the_core(host: Host) -> None:
+    await query(_a_group_and_another_host)
+    core, fair = await host.start()
+    tree, elsewhere = core.state.people.tree, core.state.people.elsewhere
+    assert (tree.groups, tree.shares, tree.own) == ({"ada": "vision"}, {"vision": 2.0}, {"ada": 3.0})
+    assert elsewhere.capacity == 20 * GIB
+    assert {name: round(each.had / GIB_HOUR, 2) for name, each in elsewhere.accounts.items()} == {"ada": 5, "eve": 0}
+    await query(lambda: GroupShares.objects.all().delete())
+    await fair._hear()
+    assert core.state.people.tree.shares == {}
+
+
+def _a_group_and_another_host() -> None:
+    """With a row of it that is a half-life old, one that does not know yet that it was forgiven, and nonsense."""
+    ada, bob = (User.objects.create(username=name) for name in ("ada", "bob"))
+    group = Group.objects.create(name="vision")
+    group.user_set.add(ada)
+    GroupShares.objects.create(group=group, shares=2)
+    PersonShares.objects.create(user=ada, shares=3)
+    PersonShares.objects.create(user=bob, forgiven=1)
+    other = make_gpu(make_node(name="other"), index=7, capacity=20 * GIB)
+    ago = datetime.fromtimestamp(NOON - HALF_LIFE, UTC)
+    for person, had in (("ada", 10.0), ("bob", 10.0), ("eve", -10.0)):
+        Usage.objects.create(gpu=other, person=person, had=had, due=0.0, at=ago)
+
+
+async def test_forgiven_usage_is_zero_at_once_and_after_a_restart(host: Host) -> None:
+    core = await an_hour_of_waiting(host)
+    await host.written()
+    await query(lambda: PersonShares.objects.create(user=User.objects.create(username="ada"), forgiven=1))
+    await host.fair._hear()
+    assert core.told().get("ada", (0.0, 0.0)) == (0.0, 0.0)
+    await host.written()
+    row = await query(lambda: Usage.objects.get(person="ada"))
+    assert (round(row.had, 2), row.forgiven) == (0.0, 1)
+    await host.killed()
+    core, _ = await host.start()
+    assert core.told() == {"bob": (0.0, 3.97)}
+
+
+async def test_what_a_person_is_due_now_is_shown_while_somebody_waits(host: Host) -> None:
+    await an_hour_of_waiting(host)
+    await host.written()
+    shown = await query(lambda: {row.person: (row.ratio > 1, row.share) for row in Usage.objects.all()})
+    assert shown == {"ada": (True, 5 * GIB), "bob": (False, 5 * GIB)}
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Stores keep what they cannot write, as where the database is a server; `opened()`: it is away from now on."""
+    monkeypatch.setattr(stores, "_open_journal", lambda: AsyncJournal(tmp_path / "journal", 1 << 20))
+
+    def away(*_: Any) -> None:
+        raise OperationalError("the server is away")
+
+    def begin() -> None:
+        monkeypatch.setattr(write_behind, "_write", away)
+        monkeypatch.setattr(stores, "_open", away)
+        monkeypatch.setattr(Store, "may_start_alone", staticmethod(lambda: True))
+
+    return begin
+
+
+async def test_a_start_without_the_database_goes_on_with_what_this_host_kept(
+    opened: Callable[[], None], host: Host
+) -> None:
+    await an_hour_of_waiting(host)
+    await host.written()
+    opened()
+    host.passes(HOUR)
+    with pytest.raises(OperationalError):
+        await host.written()
+    before = host.core.told()
+    await host.killed()
+    core, _ = await host.start()
+    assert core.told() == before
