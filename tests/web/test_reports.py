@@ -53,7 +53,8 @@ def test_what_was_held_waited_for_and_refused(trace, settings):
     (row,) = report(T0, T0 + 4 * HOUR).rows
     assert row.as_dict() == {
         "group": "ada", "containers": 1, "vram_gib_hours": 4.0, "gpu_hours": None, "peak": 2 * GIB,
-        "suspended_seconds": 1200.0, "rejects": 1, "vram_cost": 2.0, "gpu_cost": 0.0, "cost": 2.0,
+        "suspended_seconds": 1200.0, "wait_mean": 600.0, "wait_p95": 600.0, "had_gib_hours": None,
+        "due_gib_hours": None, "due_gpu_hours": None, "rejects": 1, "vram_cost": 2.0, "gpu_cost": 0.0, "cost": 2.0,
     }  # fmt: skip
 
 
