@@ -5,7 +5,8 @@ import { hue, make, mark } from "../parts/format.js";
 const data = document.getElementById("curve-data");
 if (data) {
   const { times, people } = JSON.parse(data.textContent);
-  const line = (name, stroke, more = {}) => ({ label: name, stroke, width: 2, spanGaps: false, points: { size: 5 }, ...more });
+  const line = (label, stroke, more = {}) => ({ label, stroke, width: 2, spanGaps: false, points: { size: 5 }, ...more });
+  const key = (index) => make("span", { class: "key used-key", "data-mark": mark(index) });
   chart(
     document.getElementById("curve"),
     240,
@@ -24,5 +25,5 @@ if (data) {
   );
   document
     .getElementById("curve-legend")
-    .append(...people.flatMap(({ name }, index) => [make("span", { class: "key used-key", "data-mark": mark(index) }), name]));
+    .append(...people.flatMap(({ name }, index) => [key(index), name]));
 }
