@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("auth", "0012_alter_user_first_name_max_length"),
-        ("web", "0001_initial"),
+        ("web", "0002_port_connections"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
