@@ -22,6 +22,10 @@ from scheduler.gpus import NoGpus, parse
 from web.sizes import format_size
 
 LITTLE = 20 << 30  # bytes: an image of PyTorch, and as much to unpack it
+FAULTY = (  # the first driver, and what others reported of it (NVIDIA/cuda-checkpoint); the newest first
+    (610, "A program with several threads can crash when it is locked for a turn (#58)."),
+    (595, "Killing a program that came back from host memory can hang the host (#53)."),
+)
 SWAPS = 570  # the first driver that can move a process's memory away
 ANSWERS_WITHIN = 10  # seconds
 
@@ -63,6 +67,13 @@ def driver() -> Iterator[Finding]:
             f"Driver {version}, {count} GPUs.",
             "Swapping needs 570 or newer; all else works.",
             "Upgrade the driver, or hide this note with GPUSHARE_SWAP_MEMORY=0.",
+        )
+    elif fault := next((fault for since, fault in FAULTY if int(version.partition(".")[0]) >= since), ""):
+        yield note(
+            "driver",
+            f"Driver {version}, {count} GPUs.",
+            fault,
+            "Use 580, or set GPUSHARE_COMPUTE=shared and GPUSHARE_SWAP_MEMORY=0; see docs/swapping.md, Drivers.",
         )
     else:
         yield fine("driver", f"Driver {version}, {count} GPUs.")
@@ -155,6 +166,14 @@ def gpu_access() -> Iterator[Finding]:
             "There are no device nodes of a GPU, or no libraries of its driver.",
             "No container gets a GPU.",
             "Install the driver, then nvidia-container-toolkit.",
+        )
+    elif isinstance(way, ways.NvidiaRuntime):
+        yield note(
+            "gpu_access",
+            "GPUs come into containers by the hook of NVIDIA's runtime.",
+            "After `docker update` or `systemctl daemon-reload` a program that starts in a container finds no GPU.",
+            "`nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml`, or "
+            "GPUSHARE_GPU_ACCESS=raw.",
         )
     else:
         yield fine("gpu_access", type(way).__name__)

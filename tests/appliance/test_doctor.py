@@ -290,6 +290,27 @@ def test_docker_without_nvidias_runtime(settings, monkeypatch):
     assert "nvidia-ctk runtime configure" in one(cards.gpu_access).do
 
 
+def test_nvidia_s_hook_is_warned_of(settings, monkeypatch):
+    settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE, settings.GPUSHARE_GPU_ACCESS = "nvidia", "docker", "runtime"
+    monkeypatch.setattr(cards, "ask_docker", lambda address: ({"Runtimes": {"nvidia": {}}}, []))
+    assert "cdi generate" in one(cards.gpu_access, State.NOTE).do
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("560.35", "570 or newer"), ("580.159.04", ""), ("595.71.05", "hang the host"), ("610.57", "several threads")],
+)
+def test_drivers_of_which_others_reported_a_fault_are_named(settings, monkeypatch, version, said):
+    settings.GPUSHARE_GPUS = "nvidia"
+    told = {"nvmlInit": None, "nvmlShutdown": None, "nvmlSystemGetDriverVersion": version, "nvmlDeviceGetCount": 2}
+    for name, answer in told.items():
+        monkeypatch.setattr(cards.pynvml, name, lambda answer=answer: answer)
+    if said:
+        assert said in one(cards.driver, State.NOTE).means
+    else:
+        assert is_fine(cards.driver)
+
+
 # ---- services ----
 
 

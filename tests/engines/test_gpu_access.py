@@ -118,6 +118,15 @@ def test_version_of_the_toolkit_is_what_its_program_says() -> None:
     assert versions.toolkit(["false"]) == versions.toolkit(["/no/such"]) == versions.toolkit(["echo", "hello"]) == []
 
 
+def test_raw_way_brings_the_driver_s_own_program(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = host / "nvidia-smi"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(host))
+    added = gpu_access.raw(host / "dev", host / "proc").additions([FIRST])
+    assert Mount(str(program), "/usr/bin/nvidia-smi") in added.mounts
+
+
 def test_raw_way_knows_no_other_card(host: Path) -> None:
     with pytest.raises(EngineError, match="No device node is known for GPU-other"):
         gpu_access.raw(host / "dev", host / "proc").additions(["GPU-other"])
@@ -154,20 +163,25 @@ def test_cdi_is_only_taken_if_it_names_cards_by_uuid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("configured", "runtimes", "cdi", "simulation", "expected"),
+    ("configured", "runtimes", "cdi", "nodes", "simulation", "expected"),
     [
-        ("auto", {"runc": {}, "nvidia": {}}, True, None, NvidiaRuntime),
-        ("auto", {"runc": {}}, True, None, Cdi),
-        ("auto", {"runc": {}}, False, None, Raw),
-        ("runtime", {}, True, None, NvidiaRuntime),
-        ("cdi", {"nvidia": {}}, False, None, Cdi),
-        ("raw", {"nvidia": {}}, True, None, Raw),
-        ("runtime", {"nvidia": {}}, True, SIMULATION, Simulated),
+        ("auto", {"runc": {}, "nvidia": {}}, True, True, None, Cdi),
+        ("auto", {"runc": {}, "nvidia": {}}, False, True, None, Raw),
+        ("auto", {"runc": {}, "nvidia": {}}, False, False, None, NvidiaRuntime),
+        ("auto", {"runc": {}}, False, False, None, Raw),
+        ("runtime", {}, True, True, None, NvidiaRuntime),
+        ("cdi", {"nvidia": {}}, False, True, None, Cdi),
+        ("raw", {"nvidia": {}}, True, True, None, Raw),
+        ("runtime", {"nvidia": {}}, True, True, SIMULATION, Simulated),
     ],
 )
 def test_ways_are_tried_in_order_unless_one_is_configured(
-    tmp_path: Path, configured: str, runtimes: object, cdi: bool, simulation: Simulation | None, expected: type
-) -> None:
+    tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch, configured: str, runtimes: object, cdi: bool,
+    nodes: bool, simulation: Simulation | None, expected: type,
+) -> None:  # fmt: skip
+    """The runtime's hook last: what it adds is gone after `docker update`."""
+    found = gpu_access.raw(host / "dev", host / "proc") if nodes else Raw({}, (), {})
+    monkeypatch.setattr(gpu_access, "raw", lambda: found)
     folder = specification(tmp_path, FIRST) if cdi else str(tmp_path)
     info = {"Runtimes": runtimes, "CDISpecDirs": [folder]}
     assert isinstance(detect(configured, info, simulation), expected)

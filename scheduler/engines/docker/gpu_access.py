@@ -1,16 +1,22 @@
 """How GPUs reach a Docker container: four ways behind one question, "what must be added for these GPUs?".
 
-In order of preference: the NVIDIA runtime's device request, CDI, raw device nodes with the driver's libraries, and,
-for a simulated card, its libraries and state file. Always by UUID, and only the GPUs named: a container never gets
-"all", and never an index, which means another card after a reboot.
+In order of preference: CDI, raw device nodes with the driver's libraries, the NVIDIA runtime's device request, and, for
+a simulated card, its libraries and state file. Always by UUID, and only the GPUs named: a container never gets "all",
+and never an index, which means another card after a reboot.
+
+The runtime's hook adds the device nodes behind Docker's back. `docker update`, which is used around each move to host
+memory, and `systemctl daemon-reload` write the device rules anew, as Docker knows them: programs that start after that
+find no GPU (NVIDIA/nvidia-container-toolkit#138, #857, #1227). Docker knows the nodes of the other two.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -24,6 +30,7 @@ DRIVER_LIBRARIES = re.compile(
     r"|nvidia-fatbinaryloader|nvidia-cfg)\.so\.[0-9.]+"
 )
 DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+SMI = "nvidia-smi"  # images do not bring it: it is the driver's
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 
 
@@ -84,6 +91,11 @@ class Raw:
     nodes: Mapping[str, str]
     control: tuple[str, ...]
     libraries: Mapping[str, str]
+    programs: Mapping[str, str] = field(default_factory=dict)  # place in the container → the host's file
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.nodes and self.control and self.libraries)
 
     def additions(self, gpus: Sequence[str]) -> Additions:
         if unknown := [gpu for gpu in gpus if gpu not in self.nodes]:
@@ -91,7 +103,10 @@ class Raw:
         folder = f"{LIBRARIES}/driver"
         return Additions(
             devices=(*(self.nodes[gpu] for gpu in gpus), *self.control),
-            mounts=tuple(Mount(path, f"{folder}/{name}") for name, path in self.libraries.items()),
+            mounts=(
+                *(Mount(path, f"{folder}/{name}") for name, path in self.libraries.items()),
+                *(Mount(path, place) for place, path in self.programs.items()),
+            ),
             libraries=(folder,),
         )
 
@@ -116,13 +131,18 @@ def detect(configured: str, info: Mapping[str, Any], simulation: Simulation | No
     """
     if simulation is not None:
         return Simulated(simulation)
-    if configured == "runtime" or (configured == "auto" and "nvidia" in info.get("Runtimes", {})):
-        return NvidiaRuntime()
-    folders = info.get("CDISpecDirs") or []
-    if configured == "cdi" or (configured == "auto" and has_cdi(folders)):
-        return Cdi()
-    if configured in ("raw", "auto"):
-        return raw()
+    match configured:
+        case "cdi":
+            return Cdi()
+        case "raw":
+            return raw()
+        case "runtime":
+            return NvidiaRuntime()
+        case "auto":
+            if has_cdi(info.get("CDISpecDirs") or []):
+                return Cdi()
+            found = raw()
+            return NvidiaRuntime() if not found.complete and "nvidia" in info.get("Runtimes", {}) else found
     raise EngineError(f"GPUSHARE_GPU_ACCESS is {configured!r}; it can be auto, runtime, cdi or raw.")
 
 
@@ -139,7 +159,8 @@ def has_cdi(folders: Iterable[str]) -> bool:
 def raw(devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia/gpus")) -> Raw:
     control = tuple(str(devices / name) for name in CONTROL_NODES if (devices / name).exists())
     nodes = {uuid: str(devices / f"nvidia{minor}") for uuid, minor in _minors(driver).items()}
-    return Raw(nodes, control, driver_libraries())
+    smi = shutil.which(SMI)
+    return Raw(nodes, control, driver_libraries(), {f"/usr/bin/{SMI}": os.path.realpath(smi)} if smi else {})
 
 
 def _minors(driver: Path) -> dict[str, int]:
