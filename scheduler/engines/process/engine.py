@@ -237,7 +237,7 @@ class ProcessEngine:
         return self._changes.drain()
 
     async def first_pid(self, engine_id: str) -> int:
-        running = self._running(engine_id)
+        running = self._found.running(engine_id)
         return running.pid if running is not None and running.is_kept() else 0
 
     def owns(self, engine_id: str, pid: int) -> bool:
