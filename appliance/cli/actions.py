@@ -149,6 +149,16 @@ def kill(
     _for_each(containers, lambda client, it: client.act(it, "kill", grace=grace, note=why), as_json)
 
 
+def stop(
+    containers: options.Containers,
+    grace: Annotated[float, typer.Option(metavar="SECONDS", help="Time between the stop signal and SIGKILL.")] = 10.0,
+    why: Note = "",
+    as_json: options.Json = False,
+) -> None:
+    """Stop containers: send the image's stop signal, and kill them after the grace."""
+    kill(containers, grace, why, as_json)
+
+
 def rm(
     containers: options.Containers,
     force: Annotated[bool, typer.Option("-f", "--force", help="Kill running containers first.")] = False,

@@ -23,7 +23,7 @@ app = typer.Typer(
 
 # What follows IMAGE belongs to the container, options too, as with docker run.
 VERBATIM = {"allow_interspersed_args": False}
-DOCKERS = {"stop": "kill", "start": "run", "inspect": "ps --json", "show": "ps --json"}  # what ours is called
+DOCKERS = {"start": "run", "show": "inspect"}  # what ours is called
 OURS_AND_ITS = (["run"], ["attach"], ["exec"])  # their exit code is a program's, unless it is REFUSED
 
 app.command("run", context_settings=VERBATIM)(launch.run)
@@ -34,11 +34,13 @@ for command in (
     actions.logout,
     views.whoami,
     views.ps,
+    views.inspect,
     actions.logs,
     launch.attach,
     launch.wait,
     actions.pause,
     actions.resume,
+    actions.stop,
     actions.kill,
     actions.rm,
     actions.change,
@@ -53,6 +55,8 @@ for command in (
     managing.people,
     managing.groups,
     managing.allowances,
+    managing.tokens,
+    managing.audit,
     actions.doctor,
 ):
     app.command({"change": "set"}.get(command.__name__))(command)

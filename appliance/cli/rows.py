@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from appliance.cli.client import Json
 from appliance.cli.text import age, clock, moment, ordinal, size
 
-CONTAINER_HEADS = ("ID", "NAME", "OWNER", "IMAGE", "STATE", ">GPUS", ">USED", ">QUOTA", ">PEAK", "AGE")
+CONTAINER_HEADS = ("ID", "NAME", "OWNER", "IMAGE", "STATE", "GPU", ">USED", ">QUOTA", ">PEAK", "AGE")
 
 
-def container_row(container: Json, now: datetime) -> tuple[str, ...]:
+def container_row(container: Json, now: datetime, numbers: Mapping[str, int]) -> tuple[str, ...]:
+    """`numbers`: of GPUs, by UUID."""
     held = container["gpus"]
     return (
         container["id"][:8],
@@ -19,7 +20,7 @@ def container_row(container: Json, now: datetime) -> tuple[str, ...]:
         container["owner"],
         container["image"],
         state_words(container, now),
-        str(len(held)),
+        ",".join(sorted(str(numbers.get(gpu["uuid"], "?")) for gpu in held)) or "-",
         size(sum(gpu["used"] for gpu in held)),
         size(sum(gpu["quota"] for gpu in held)),
         size(sum(gpu["peak"] for gpu in held)),
@@ -27,10 +28,13 @@ def container_row(container: Json, now: datetime) -> tuple[str, ...]:
     )
 
 
-def container_rows(containers: Sequence[Json], now: datetime) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def container_rows(
+    containers: Sequence[Json], now: datetime, gpus: Sequence[Json]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Heads and rows: with the namespace where any is of a Kubernetes cluster, and the node where there are several."""
+    numbers = {gpu["uuid"]: gpu["index"] for gpu in gpus}
     heads: tuple[str, ...] = CONTAINER_HEADS
-    rows: list[tuple[str, ...]] = [container_row(each, now) for each in containers]
+    rows: list[tuple[str, ...]] = [container_row(each, now, numbers) for each in containers]
     further = {"NAMESPACE": any(each.get("namespace") for each in containers)}
     further["NODE"] = any(each.get("node_reason") for each in containers) or len(_nodes(containers)) > 1
     for head in [head for head, shown in further.items() if shown]:

@@ -54,7 +54,14 @@ def ps(
         for container in found:
             print(container["id"])
         return
-    show(found, as_json, lambda them: table(*container_rows(them, client.now())))
+    show(found, as_json, lambda them: table(*container_rows(them, client.now(), _cards(client, None))))
+
+
+def inspect(containers: options.Containers, as_json: options.Json = False) -> None:
+    """Print all that is known of containers, as JSON."""
+    client = connect()
+    for word in containers:
+        show(client.container(word), True, str)
 
 
 def _filters(words: list[str]) -> dict[str, str]:
@@ -173,12 +180,14 @@ def forecast(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Tell whether a launch would fit now, or what it would wait for. Launches nothing."""
+    """Tell whether a launch would fit now, or what it would wait for; exits with 1 if not. Launches nothing."""
     client = connect()
     asks = ",".join(constraints or ())
     answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node, constraints=asks)
     why = "" if node else str(answer["node_reason"])
     show(answer, as_json, lambda answer: _by_number(client, str(answer["message"]), answer["node"], why))
+    if answer["fits"] is False:
+        raise typer.Exit(1)
 
 
 def _by_number(client: Client, text: str, node: str, why: str) -> str:

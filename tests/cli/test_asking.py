@@ -41,7 +41,9 @@ def test_a_forecast_launches_nothing(appliance, shell):
     assert shell("forecast", "--gpu-memory", "64MiB", "--gpus", "9").returncode == 1
     assert appliance.containers() == []
     appliance.launch("sleep", "600", gpu_memory="900MiB", guaranteed=True)
-    assert shell("forecast", "--gpu-memory", "1GiB").stdout.startswith("GPU 0 lacks ")
+    lacks = shell("forecast", "--gpu-memory", "1GiB")
+    assert lacks.stdout.startswith("GPU 0 lacks ")
+    assert lacks.returncode == 1
 
 
 def test_a_forecast_names_who_waits_already(appliance, shell):

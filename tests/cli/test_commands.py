@@ -25,8 +25,8 @@ def test_ps_lists_what_lives_and_with_all_what_ended(appliance, shell):
     appliance.launch("sleep", "600", name="living", gpu_memory="256MiB")
     assert shell("run", "--name", "dead", "local", "sh", "-c", "exit 3").returncode == 3
     heads, *rows = shell("ps").stdout.splitlines()
-    assert heads.split() == ["ID", "NAME", "OWNER", "IMAGE", "STATE", "GPUS", "USED", "QUOTA", "PEAK", "AGE"]
-    assert [row.split()[1:6] for row in rows] == [["living", "admin", "local", "running", "1"]]
+    assert heads.split() == ["ID", "NAME", "OWNER", "IMAGE", "STATE", "GPU", "USED", "QUOTA", "PEAK", "AGE"]
+    assert [row.split()[1:6] for row in rows] == [["living", "admin", "local", "running", "0"]]
     assert "256 MiB" in rows[0]
     dead = next(row for row in shell("ps", "-a").stdout.splitlines() if " dead " in row)
     assert "failed (3)" in dead
@@ -37,6 +37,24 @@ def test_ps_for_programs(appliance, shell):
     assert shell("ps", "-q").stdout == made["id"] + "\n"
     (told,) = json.loads(shell("ps", "--json").stdout)
     assert (told["id"], told["state"]) == (made["id"], "running")
+
+
+def test_stop_inspect_tokens_and_audit(appliance, shell):
+    traps = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
+    made = appliance.launch("sh", "-c", traps, name="one")
+    assert shell("stop", "one", "--note", "the end").returncode == 0
+    (ended,) = [json.loads(line) for line in shell("inspect", "one").stdout.splitlines()]
+    assert (ended["id"], ended["exit_code"]) == (made["id"], 7)
+    heads, entry = shell("audit", "--action", "kill", "-n", "1").stdout.splitlines()
+    assert heads.split() == ["WHEN", "WHO", "FROM", "WHAT", "TO"]
+    assert entry.split()[-2:] == ["kill", "one"]
+    key = shell("tokens", "--create", "night", "--read-only", "--days", "1").stdout.strip()
+    with_it = {"GPUSHARE_TOKEN": key}
+    assert shell("ps", **with_it).returncode == 0
+    assert shell("kill", "one", **with_it).returncode == 1
+    number = next(row.split()[0] for row in shell("tokens").stdout.splitlines() if " night " in row)
+    assert shell("tokens", "--revoke", number).stdout == f"token {number}: ended\n"
+    assert "does not know" in shell("ps", **with_it).stderr or shell("ps", **with_it).returncode == 1
 
 
 def test_containers_go_by_name_id_and_the_beginning_of_an_id(appliance, shell):

@@ -36,10 +36,10 @@ def nowhere():
         (["pause"], 2, "see gpushare pause --help"),
         (["no-such-command"], 2, "see gpushare --help"),
         (["rnu"], 2, "Did you mean 'run'? see gpushare --help"),
-        (["stop", "x"], 2, "gpushare: No such command 'stop'. Did you mean 'kill'? see gpushare --help"),
-        (["start", "x"], 2, "Did you mean 'run'?"),
-        (["inspect", "x"], 2, "Did you mean 'ps --json'?"),
-        (["show"], 2, "Did you mean 'ps --json'?"),
+        (["start", "x"], 2, "gpushare: No such command 'start'. Did you mean 'run'? see gpushare --help"),
+        (["show"], 2, "Did you mean 'inspect'?"),
+        (["people", "ada", "--on", "--off"], 1, "--on excludes --off"),
+        (["tokens", "--days", "3"], 1, "--read-only and --days go with --create NAME"),
     ],
 )
 def test_errors_are_one_line_and_docker_like_exit_codes(words, code, said, nowhere):

@@ -22,10 +22,10 @@ def container(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_ps_has_a_column_for_them_where_there_are_any() -> None:
-    heads, rows = container_rows([container("train", namespace="team-a"), container("other")], NOW)
+    heads, rows = container_rows([container("train", namespace="team-a"), container("other")], NOW, [])
     assert (heads[-1], [row[-1] for row in rows]) == ("NAMESPACE", ["team-a", "-"])
-    assert container_rows([container("other")], NOW)[0][-1] == "AGE"
-    heads, rows = container_rows([container("train", namespace="team-a", node="gpu2"), container("other")], NOW)
+    assert container_rows([container("other")], NOW, [])[0][-1] == "AGE"
+    heads, rows = container_rows([container("train", namespace="team-a", node="gpu2"), container("other")], NOW, [])
     assert heads[-2:] == ("NAMESPACE", "NODE")
     assert table(heads, rows).splitlines()[1].endswith("team-a     gpu2")
 

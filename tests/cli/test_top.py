@@ -347,7 +347,7 @@ def test_at_eighty_columns_what_matters_stays_and_names_are_whole_if_they_can_be
     with top(stand.environ, 50, 200) as screen:
         lines = screen.shows(has("a-name-of"))
         heads = next(line for line in lines if "NAME" in line and "STATE" in line).split()
-        assert heads == ["ID", "NAME", "OWNER", "IMAGE", "STATE", "GPUS", "USED", "QUOTA", "PEAK", "AGE"]
+        assert heads == ["ID", "NAME", "OWNER", "IMAGE", "STATE", "GPU", "USED", "QUOTA", "PEAK", "AGE"]
         leaves(screen)
 
 

@@ -1,8 +1,9 @@
-"""The commands of admins: people, who is in which groups, what each may use; and the hosts."""
+"""People, groups, what each may use, the hosts, the audit log: the commands of admins; and one's own tokens."""
 
 from appliance.cli.managing.allowances import allowances
 from appliance.cli.managing.groups import groups
 from appliance.cli.managing.nodes import nodes
 from appliance.cli.managing.people import people
+from appliance.cli.managing.tokens import audit, tokens
 
-__all__ = ["allowances", "groups", "nodes", "people"]
+__all__ = ["allowances", "audit", "groups", "nodes", "people", "tokens"]

@@ -28,9 +28,8 @@ def people(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: all accounts.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Create this account.")] = False,
     role: Annotated[Role | None, typer.Option(help="New role.")] = None,
-    on: Annotated[
-        bool | None, typer.Option("--on/--off", help="Enable or disable the account; --off also ends its tokens.")
-    ] = None,
+    enable: Annotated[bool, typer.Option("--on", help="Enable the account.")] = False,
+    disable: Annotated[bool, typer.Option("--off", help="Disable the account and end its tokens.")] = False,
     groups: Annotated[
         list[str] | None, typer.Option("--group", metavar="GROUP", help="All groups of the account; repeatable.")
     ] = None,
@@ -61,6 +60,9 @@ def people(
         "forgive": forgive or None,
     }
     due = {field: value for field, value in said.items() if value is not None}
+    if enable and disable:
+        raise Problem("--on excludes --off", code="usage")
+    on = True if enable else False if disable else None
     given: dict[str, Any] = {"role": role.value if role else None, "groups": groups, "email": email}
     asked = {field: value for field, value in given.items() if value is not None}
     if password_stdin:

@@ -19,7 +19,7 @@ class Wish(NamedTuple):
 
 CONTAINERS = Wish(
     {"NAME": 16, "STATE": 16, "OWNER": 8, "IMAGE": 12, "NAMESPACE": 10, "NODE": 8},
-    ("ID", "IMAGE", ">GPUS", ">PEAK", "NODE", "NAMESPACE", "AGE", "OWNER"),
+    ("ID", "IMAGE", "GPU", ">PEAK", "NODE", "NAMESPACE", "AGE", "OWNER"),
 )
 QUEUE = Wish({"NAME": 16, "WHY": 20, "OWNER": 8, "SINCE": 10}, ("OWNER", "SINCE", ">#"))
 

@@ -144,7 +144,7 @@ def _containers(model: Model, lines: int, cells: int) -> list[Line]:
     """The heads, and those of the containers that fit below."""
     found = model.containers()
     model.scroll(lines - 1)
-    heads, told = container_rows(found, model.now)
+    heads, told = container_rows(found, model.now, model.seen["gpus"])
     rows = [tuple(map(printable, row)) for row in told]
     widths = columns.fitted(heads, rows, cells, columns.CONTAINERS)
     hues, marked = hues_of(model.seen), model.marked()

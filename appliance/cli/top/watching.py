@@ -45,7 +45,7 @@ def _told(seen: Seen, now: datetime) -> str:
     parts = [f"{now.astimezone():%H:%M:%S}  {counts(seen)}"]
     parts += [ansi(bar, coloured=coloured) for bar in bars_of(seen, cells)]
     if seen["containers"]:
-        parts.append(table(*container_rows(seen["containers"], now)))
+        parts.append(table(*container_rows(seen["containers"], now, seen["gpus"])))
     if seen["queue"]:
         parts.append(table(QUEUE_HEADS, [queue_row(each, now) for each in seen["queue"]]))
     return "\n".join(parts)
