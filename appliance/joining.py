@@ -57,14 +57,14 @@ def ask(url: str, token: str, name: str) -> dict[str, str]:
     try:
         with httpx.Client(transport=proxies.transport(url), timeout=WITHIN) as client:
             answer = client.post(f"{url.rstrip('/')}/api/v1/nodes/join/", json=body)
-        told = answer.json()
+        answered = answer.json()
     except proxies.BadProxy as error:
         raise NotJoined(f"{error}.") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise NotJoined(f"{url} does not answer: {error}") from None
     if answer.is_error:
-        raise NotJoined(_why(told) or f"{url} answers {answer.status_code}.")
-    found = {name: str(told.get(name, "")) for name in NAMES} if isinstance(told, dict) else {}
+        raise NotJoined(_why(answered) or f"{url} answers {answer.status_code}.")
+    found = {name: str(answered.get(name, "")) for name in NAMES} if isinstance(answered, dict) else {}
     if not found.get("DATABASE_URL"):
         raise NotJoined(f"{url} is not an appliance. Nothing was changed.")
     return found
@@ -101,9 +101,9 @@ def write(path: Path, settings: Mapping[str, str]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _why(told: object) -> str:
+def _why(answered: object) -> str:
     """The sentence of a refusal, without what would steer a terminal; empty if there is none."""
-    match told:
+    match answered:
         case {"error": {"message": str() as message}}:
             return "".join(sign if sign.isprintable() else " " for sign in message)
     return ""

@@ -33,7 +33,7 @@ def workplace(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def _remove_if_left(path: Path) -> None:
-    """Raises OSError where it is in use, or cannot be told to be ours."""
+    """Raises OSError where it is in use, or cannot be recognised as ours."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

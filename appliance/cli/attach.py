@@ -1,4 +1,4 @@
-"""An attached container: its output here, its waits told, Ctrl-C passed on, its exit code ours; with a console, its
+"""An attached container: its output here, its waits reported, Ctrl-C passed on, its exit code ours; with a console, its
 keyboard too, and then Ctrl-C is a key like others.
 
 One loop in the main thread takes what happens from a queue: the output ended, a signal came, a request was answered.
@@ -77,8 +77,8 @@ class Attachment:
         self.output_ended = False
         self.output_lost = False  # some of it could not be read
         self.interrupts = 0
-        self.told: tuple[str, str | None] = ("", None)  # the last wait that was told: its state and since when
-        self.waited_before = 0.0  # seconds that it had been suspended before the wait that was told
+        self.reported: tuple[str, str | None] = ("", None)  # the last wait that was reported: its state and since when
+        self.waited_before = 0.0  # seconds that it had been suspended before the wait that was reported
         self.silent_since: float | None = None
         self.asked_at = time.monotonic()  # when it was last looked whether it was refused memory
         self.refusal_told = False
@@ -216,11 +216,11 @@ class Attachment:
         """One line when a wait begins and one when it ends, however often we look and however soon it ended after."""
         state, waited = self.container["state"], self.container["suspended_seconds"]
         wait = (state, self.container["suspended_since"]) if state in STANDING else ("", None)
-        if wait == self.told:
+        if wait == self.reported:
             return
         if state == "suspended" and self.container["queue_position"] is None:
             return  # it has only just begun to wait: the next look knows its place in the queue too
-        before, self.told = self.told[0], wait
+        before, self.reported = self.reported[0], wait
         if state == "suspended":
             self.waited_before = waited
             self._tell("suspended", suspended_line(self.container, self.client))

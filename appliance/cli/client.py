@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 Pending = Callable[[Json], None]
-"""Told of a command, as often as it was looked at, while it is not done yet."""
+"""Called with a command, as often as it was looked at, while it is not done yet."""
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 START = re.compile(r"[0-9a-f-]{4,35}", re.IGNORECASE)  # shorter ones are rather mistyped names
@@ -265,8 +265,8 @@ def _lost(url: str, error: Exception) -> Problem:
 
 def _pause_of(answer: httpx.Response) -> float:
     """Seconds to wait before the next try."""
-    told = answer.headers.get("retry-after", "")
-    return float(told) if told.isdecimal() else 1.0
+    given = answer.headers.get("retry-after", "")
+    return float(given) if given.isdecimal() else 1.0
 
 
 def problem_of(answer: httpx.Response) -> Problem:

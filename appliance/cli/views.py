@@ -89,8 +89,8 @@ def _queue_table(waiting: list[Json], now: datetime, *, several: bool) -> str:
     if not several:
         return table(QUEUE_HEADS, [queue_row(entry, now) for entry in waiting])
     heads = (*QUEUE_HEADS[:-1], "NODE", QUEUE_HEADS[-1])
-    told = [(queue_row(entry, now), entry["node"] or "-") for entry in waiting]
-    return table(heads, [(*row[:-1], node, row[-1]) for row, node in told])
+    entries = [(queue_row(entry, now), entry["node"] or "-") for entry in waiting]
+    return table(heads, [(*row[:-1], node, row[-1]) for row, node in entries])
 
 
 def gpus(

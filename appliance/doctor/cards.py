@@ -147,7 +147,7 @@ def gpu_access() -> Iterator[Finding]:
         info, _ = ask_docker(settings.GPUSHARE_DOCKER_HOST)
         way = ways.detect(settings.GPUSHARE_GPU_ACCESS, info, None)
     except (sdk.errors.DockerException, OSError, NoGpus):
-        return  # told already
+        return  # its own check says so
     except EngineError as error:
         yield wrong(
             "gpu_access", str(error), "No container gets a GPU.", "See GPUSHARE_GPU_ACCESS in docs/settings.md."

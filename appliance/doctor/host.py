@@ -124,20 +124,20 @@ def rights() -> Iterator[Finding]:
 
 def disk() -> Iterator[Finding]:
     (place,) = health.disks({"GPUSHARE_HOME": settings.GPUSHARE_HOME})
-    told = f"{format_size(place.free)} of {format_size(place.total)} are free at GPUSHARE_HOME"
+    found = f"{format_size(place.free)} of {format_size(place.total)} are free at GPUSHARE_HOME"
     do = "Free some space there. GPUSHARE_LOG_BYTES limits the output that is kept of a container."
     if not place.is_short(health.DISK_FREE):
-        yield fine("disk", f"{told}.")
+        yield fine("disk", f"{found}.")
     elif place.free < TOO_LITTLE or place.has_few_files:
         files = f", and {place.files} files" if place.has_few_files else ""
-        yield wrong("disk", f"{told}{files}.", "Launches will be refused and events not written.", do)
+        yield wrong("disk", f"{found}{files}.", "Launches will be refused and events not written.", do)
     else:
-        yield note("disk", f"{told}.", "Logs and history grow; a full disk refuses launches.", do)
+        yield note("disk", f"{found}.", "Logs and history grow; a full disk refuses launches.", do)
 
 
 def clock() -> Iterator[Finding]:
     seen, skew = None, 0.0
-    with suppress(DatabaseError):  # told by its own check
+    with suppress(DatabaseError):  # its own check says so
         own = Node.objects.filter(name=settings.GPUSHARE_NODE)
         seen, skew = own.values_list("seen_at", "skew").first() or (None, 0.0)
     if seen and (ahead := (seen - timezone.now()).total_seconds()) > 5:
@@ -214,11 +214,11 @@ def cgroups() -> Iterator[Finding]:
 def ports() -> Iterator[Finding]:
     """Those that containers may publish."""
     lowest, highest = settings.GPUSHARE_PORTS
-    told = f"Containers may publish {lowest} to {highest}"
+    found = f"Containers may publish {lowest} to {highest}"
     if lowest <= settings.PORT <= highest:
         yield wrong(
             "ports",
-            f"{told}, and the web side's {settings.PORT} is one of them.",
+            f"{found}, and the web side's {settings.PORT} is one of them.",
             "A container can take that port while the web side restarts.",
             "Choose another PORT, or other GPUSHARE_PORTS.",
         )
@@ -230,12 +230,12 @@ def ports() -> Iterator[Finding]:
     if lowest <= last and first <= highest:
         yield note(
             "ports",
-            f"{told}; this host's own connections take theirs from {first} to {last}.",
+            f"{found}; this host's own connections take theirs from {first} to {last}.",
             "A launch fails now and then because a connection uses its port.",
             f"Choose GPUSHARE_PORTS below {first}, or set net.ipv4.ip_local_reserved_ports={lowest}-{highest}.",
         )
     else:
-        yield fine("ports", f"{told}.")
+        yield fine("ports", f"{found}.")
 
 
 def huge_pages() -> Iterator[Finding]:

@@ -23,7 +23,7 @@ def plugin() -> Iterator[Finding]:
         yield fine("plugin", "not used: GPUSHARE_PLUGIN_PEOPLE is empty")
         return
     try:
-        told = _ask(path)
+        said = _ask(path)
     except (OSError, HTTPException, ValueError) as error:
         yield wrong(
             "plugin",
@@ -32,7 +32,7 @@ def plugin() -> Iterator[Finding]:
             "Start the scheduler, with the Docker engine, as root; its log says what keeps it from serving the plugin.",
         )
         return
-    if told != {"Implements": ["VolumeDriver"]}:
+    if said != {"Implements": ["VolumeDriver"]}:
         yield wrong(
             "plugin",
             f"Another program answers at {path}.",
@@ -60,7 +60,7 @@ def _people(people: list[str]) -> Iterator[Finding]:
         there = get_user_model().objects.filter(username__in=names, is_active=True).values_list("username", flat=True)
         missing = sorted(names.difference(there))
     except DatabaseError:
-        return  # told elsewhere
+        return  # its own check says so
     if missing:
         yield note(
             "plugin",

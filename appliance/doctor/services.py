@@ -246,10 +246,10 @@ def ldap() -> Iterator[Finding]:
         people = given["AUTH_LDAP_USER_SEARCH"].base_dn
         server.search_s(people, library.SCOPE_BASE)
     except library.LDAPError as error:
-        told = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+        details = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
         yield wrong(
             "ldap",
-            f"{url}: {told.get('desc', error)}.",
+            f"{url}: {details.get('desc', error)}.",
             "Users of the directory cannot sign in.",
             "Check GPUSHARE_LDAP_URL, _BIND_DN, _BIND_PASSWORD, _PEOPLE and _STARTTLS.",
         )

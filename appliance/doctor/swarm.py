@@ -28,7 +28,7 @@ def swarm() -> Iterator[Finding]:
     try:
         info, _ = cards.ask_docker(settings.GPUSHARE_DOCKER_HOST)
     except (sdk.errors.DockerException, OSError):
-        return  # told already
+        return  # its own check says so
     if settings.GPUSHARE_ENGINE == "swarm":
         try:
             require_manager(info)
@@ -39,7 +39,7 @@ def swarm() -> Iterator[Finding]:
         yield fine("swarm", "not needed: Docker is in none")
         return
     gpus: list[Gpu] = []
-    with suppress(DatabaseError):  # told by its own check
+    with suppress(DatabaseError):  # its own check says so
         gpus = list(Gpu.objects.filter(node__name=settings.GPUSHARE_NODE, present=True))
     yield from _declared(info.get("GenericResources"), {gpu.index: gpu.most for gpu in gpus})
     yield from _named(info["Name"])
@@ -104,5 +104,5 @@ def _declared(resources: list[Mapping[str, Any]] | None, known: Mapping[int, int
             write,
         )
     else:
-        told = ", ".join(f"{kinds.kind_of(card)}={size // kinds.MIB}" for card, size in sorted(declared.items()))
-        yield fine("swarm", f"The Swarm knows the cards of this host: {told}.")
+        declared_as = ", ".join(f"{kinds.kind_of(card)}={size // kinds.MIB}" for card, size in sorted(declared.items()))
+        yield fine("swarm", f"The Swarm knows the cards of this host: {declared_as}.")

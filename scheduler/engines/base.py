@@ -134,8 +134,8 @@ class Mountings(Protocol):
     What it sees of those that are expected it tells like that of all others.
     """
 
-    def report_to(self, told: Callable[[str, Mapping[str, Any]], None]) -> None:
-        """`told` is called with our id once it is sure which container it is, and what is known of that: name, image,
+    def report_to(self, found: Callable[[str, Mapping[str, Any]], None]) -> None:
+        """`found` is called with our id once it is sure which container it is, and what is known of that: name, image,
         command, memory, cpus."""
 
     @property
@@ -180,7 +180,7 @@ class Mountings(Protocol):
 HANGS_UP = 2.0  # seconds from SIGHUP to SIGKILL for a program whose keyboard has gone
 
 Progress = Callable[[str], None]
-"""Told, in words for people, how far the fetching of an image is. Called from any thread."""
+"""Called with how far the fetching of an image is, in words for people; from any thread."""
 
 
 class EngineError(Exception):
@@ -283,7 +283,7 @@ class Engine(Protocol):
         """What happens from now on, until `close`. May repeat itself; never silent for good while connected."""
 
     def drain(self) -> list[Status]:
-        """What has happened that `changes` has not told yet, and will not any more: whoever asks takes it in."""
+        """What has happened that `changes` has not reported yet, and will not any more: the caller takes it in."""
 
     async def first_pid(self, engine_id: str) -> int:
         """The host pid of a process in that container; 0 if none runs. Raises EngineAway."""

@@ -24,7 +24,7 @@ class Changes:
             return
         if status.condition is Condition.GONE:
             if self._last.pop(status.id, None) is None:
-                return  # never seen, or already told
+                return  # never seen, or already reported
         else:
             self._last[status.id] = status
         self._queue.put_nowait(status)
@@ -32,7 +32,7 @@ class Changes:
     def looked(self, before: Mapping[str, Status], found: Iterable[Status]) -> None:
         """Tells what a look at all containers has found that began when `before` was known (`snapshot`).
 
-        Who was known before and was not found is gone. A look takes a while: of a container that something was told
+        Who was known before and was not found is gone. A look takes a while: of a container that something was reported
         about meanwhile, a launch or a kill, it knows nothing.
         """
         now = {status.id: status for status in found}

@@ -1,7 +1,7 @@
-"""Whether the kernel has ended processes for lack of memory lately, told by its own count of them.
+"""Whether the kernel has ended processes for lack of memory lately, by its own count of them.
 
 It is the last thing to ask, where nobody may read the kernel's log (kernel_log.py), which says of whom and why: to
-count is to suppose. Where the log can be read, the engines have told whatever is to be told.
+count is to suppose. Where the log can be read, the engines have reported them.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Placer(Protocol):
 
     async def spare(self, hosts: Mapping[str, bool]) -> None:
         """Nothing new comes to those that are true; what runs there goes on. The others, if they were spared, get
-        something again. A host that is not told of stays as it is. Raises EngineError.
+        something again. A host that is not named stays as it is. Raises EngineError.
         """
 
     async def standing(self) -> dict[str, Standing]:

@@ -70,7 +70,7 @@ def _in_front(ours: Sequence[str], theirs: str) -> str:
 
 
 def said_of_memory(quota: int, total: int) -> dict[str, str]:
-    """What programs are told: their quota in bytes, and what part of the card's `total` that is (docs/cli.md)."""
+    """What programs read: their quota in bytes, and what part of the card's `total` that is (docs/cli.md)."""
     return {"GPUSHARE_MEMORY_LIMIT": str(quota), "GPUSHARE_MEMORY_FRACTION": f"{quota / total:.6f}"}
 
 

@@ -48,7 +48,7 @@ class NoGpus(Exception):
 
 
 class NotMeasured(Exception):
-    """What a context takes cannot be told; the message says why."""
+    """What a context takes is not known; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Reading:
     def computed(self, pids: Iterable[int]) -> float | None:
         """Per cent of the time since the last look that these computed; None where NVML does not tell them apart.
 
-        Of processes that it shows as busier together than a card can be, each is told less in proportion.
+        Of processes that it shows as busier together than a card can be, each figure is reduced in proportion.
         """
         if self.busy is None:
             return None
@@ -263,7 +263,7 @@ class Gpus:
         return partial(pynvml.nvmlDeviceGetProcessUtilization, self._handles[uuid])
 
     async def _measure_context(self, uuid: str) -> int | None:
-        """Bytes that a context takes on this card; None, and the log says why, if that cannot be told now."""
+        """Bytes that a context takes on this card; None, and the log says why, if that is not known now."""
         try:
             return await self._context_of_a_child(uuid)
         except TimeoutError:
@@ -325,7 +325,7 @@ def _memory(handle: Any) -> Any:
 
 
 def _uncorrected(handle: Any) -> int:
-    """Since the driver was loaded: what a reset of the card has mended is not told for ever."""
+    """Since the driver was loaded: what a reset of the card has mended is not reported for ever."""
     kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
     return int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since))
 

@@ -17,7 +17,7 @@ from typing import Any
 import pynvml
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 6, 1.0  # seconds between two looks of NVML's (nvmlUtilization_t)
-TOLD = 0.1  # seconds after which a look is told
+REPORTED = 0.1  # seconds after which NVML reports a look
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Sampling:
 
     def __init__(self, now: float) -> None:
         self._asked = now - LONGEST_PERIOD
-        self._newest = 0  # microseconds since the epoch, NVML's own clock: up to then it has been told
+        self._newest = 0  # microseconds since the epoch, NVML's own clock: up to then all is reported
         self._period = LONGEST_PERIOD  # seconds between two of NVML's looks; less, once two were seen that close
 
     def take(self, ask: Callable[[int], list[Any]], now: float) -> Work | None:
         """`ask`: NVML, for what was since then (µs); raises NVMLError. `now`: seconds. None: nobody has computed."""
-        # What was long before it was asked last has been told by now: if nothing was, none computed then, and what
-        # is told of the time since would be spread over that too. A look is told late, and is of the time before it.
+        # What was long before it was asked last has been reported by now: if nothing was, none computed then, and what
+        # is reported of the time since would be spread over that too. A look is reported late, of the time before it.
         since = max(self._newest, int((self._asked - 2 * self._period) * 1e6))
         self._asked = now
         try:
@@ -67,12 +67,12 @@ class Busyness:
 
     def take(self, ask: Callable[[int], list[Any]], now: float) -> dict[int, float]:
         """As `Sampling.take`. No look at anybody is in two answers, and each is in one, however seldom a card looks."""
-        since = max(self._newest, min(self._asked, now - LONGEST_PERIOD) - TOLD)
+        since = max(self._newest, min(self._asked, now - LONGEST_PERIOD) - REPORTED)
         passed, self._asked = max(now - self._asked, 1e-3), now
         try:
             samples = [sample for sample in ask(int(since * 1e6)) if sample.timeStamp / 1e6 > since]
         except pynvml.NVMLError_NotFound:
             return {}
         self._newest = max([self._newest, *(sample.timeStamp / 1e6 for sample in samples)])
-        looked = max(self._newest, now - TOLD / 2) - since  # seconds, about
+        looked = max(self._newest, now - REPORTED / 2) - since  # seconds, about
         return {sample.pid: sample.smUtil * looked / passed for sample in samples}

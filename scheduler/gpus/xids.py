@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 # A program of somebody's did it, and the card goes on: an exception in a kernel, a page fault, a channel that was torn
 # down, the video engine, a context switch that took too long. NVIDIA's own device plugin passes over the same.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
-MOST = 100  # told at one look
+MOST = 100  # reported at one look
 
 
 class Xids:

@@ -70,7 +70,9 @@ class Driver:
         self._devices = {device_name(card): card for card in self._cards}
         self.pool: str = settings.GPUSHARE_NODE
         self._known: dict[str, Record] = {}  # by uid; each is on the disk
-        self._coming: dict[str, Mapping[str, int]] = {}  # by uid: bytes by GPU, of those not yet told to the core
+        self._coming: dict[
+            str, Mapping[str, int]
+        ] = {}  # by uid: bytes by GPU, of those that the core does not have
         self._turns = InTurn()
         self._holders = Holders()
 
@@ -86,7 +88,7 @@ class Driver:
                 with contextlib.suppress(Problem):  # a pod that came later is not asked
                     self._holders.take(record.uid, list(recalled(record.pods)))
                 self._engine.prepared(record.id, record.at, paused=record.id in stopped)
-            else:  # it had ended, or was never told to anybody
+            else:  # it had ended, or the kubelet never had it
                 await asyncio.to_thread(self._records.drop, record.uid)
         for id_ in living - {record.id for record in self._known.values()}:
             self._engine.lost(id_, LOST)
@@ -207,7 +209,7 @@ class Driver:
             self._engine.prepared(record.id, record.at)
 
     async def _call_off(self, uid: str, reason: str) -> None:
-        """Of a promise that nobody was told of; also if nobody knows whether the database has it. DatabaseError."""
+        """Of a promise that was not answered; also if nobody knows whether the database has it. DatabaseError."""
         await self._store.volumes.call_off(uid, reason)
         await self._forget(uid)
 

@@ -95,7 +95,7 @@ class KubernetesEngine:
             return
         frozen = await asyncio.to_thread(self.frozen, list(paused))
         for id_, status in paused.items():
-            if id_ not in frozen and self._changes.last(id_) is status:  # nothing was told of it meanwhile
+            if id_ not in frozen and self._changes.last(id_) is status:  # nothing was reported of it meanwhile
                 self._changes.see(replace(status, condition=Condition.RUNNING))
 
     # ---- Engine ----

@@ -60,7 +60,7 @@ class Freezer:
                 raise EngineError(f"It cannot be let go on: its control group cannot be written ({error}).") from None
 
     def any_stopped(self, pids: Iterable[int]) -> bool:
-        """Or told to stop: whoever told them may have been killed before they did."""
+        """Or about to stop: who stopped them may have been killed before they did."""
         try:
             return any(map(self._is_told, self.groups(pids)))
         except EngineError:

@@ -1,4 +1,4 @@
-"""The driver of a node, put together: what the kubelet asks (driver.py), what the cluster is told (slices.py)."""
+"""The driver of a node, put together: what the kubelet asks (driver.py), what the cluster reads (slices.py)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Node:
         return {uuid: (gpu.most, 0 if self._fault(uuid) else min(gpu.capacity, gpu.most)) for uuid, gpu in gpus}
 
     def _offers(self) -> list[Offer]:
-        """What ails a card at two looks in a row is told: a program that only comes and goes is no reason."""
+        """A fault of a card is reported at the second look in a row: a program that comes and goes is no reason."""
         gpus = self._broker.state.gpus.items()
         ailing = {uuid: self._fault(uuid) or _missing(gpu.capacity, gpu.most) for uuid, gpu in gpus}
         taints = {uuid: why for uuid, why in ailing.items() if self._ailing.get(uuid)}

@@ -98,7 +98,7 @@ def describe_holder(pod: Mapping[str, Any], container: str) -> Pod:
 
 
 def ended(pod: Mapping[str, Any], names: Sequence[str]) -> End | None:
-    """How these containers of it ended; None while one of them has not, as far as the API server was told."""
+    """How these containers of it ended; None while one of them has not, as far as the API server knows."""
     status = pod.get("status") or {}
     told = {each["name"]: each for kind in STATUSES for each in status.get(kind) or []}
     ends = [(name, _terminated(told.get(name))) for name in names]

@@ -1,7 +1,7 @@
 """The calls of Docker's volume protocol, each answered in words for people where it is refused.
 
 Docker asks again when it has had no answer, and it asks for the same volume from many sides at once: every call can be
-repeated. What Docker is told has happened is in the database.
+repeated. What Docker has an answer for is in the database.
 
 Docker that starts asks for each volume that its containers have, and answers nobody until it knows; and a scheduler
 that starts waits for Docker. So what the database alone can answer is answered before there is an engine (`open`), and
@@ -35,7 +35,9 @@ class VolumeDriver:
     def __init__(self, store: Store, folders: Folders) -> None:
         self._store, self._folders = store, folders
         self._volumes: dict[str, dict[str, str]] = {}  # name → options
-        self._unanswered: set[str] = set()  # volumes that the database may have, and Docker was told that it has not
+        self._unanswered: set[str] = (
+            set()
+        )  # that the database may have, and Docker's answer was that it has not
         self._before: dict[str, str] = {}  # name → where it was mounted as an earlier scheduler ended
         self._begun: asyncio.Future[Mounts] = asyncio.get_running_loop().create_future()
         self._early: list[str] = []  # IDs of what was unmounted before that

@@ -1,6 +1,6 @@
 """The folder that a container gets by its volume: its socket, and the shim.
 
-Docker mounts it writable unless it is told otherwise, and who is root in a container is root in that folder: it may
+Docker mounts it writable unless asked otherwise, and who is root in a container is root in that folder: it may
 put links and whole trees there. So nothing of the scheduler's own lies in it. The socket is a second name (a hard link)
 of the one that the scheduler listens at, in a folder of its own; the shim is a copy for this container alone. What is
 put in is put in by a descriptor of the folder, by calls that follow no link, and what it holds at the end is taken away

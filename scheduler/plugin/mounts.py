@@ -1,6 +1,6 @@
 """From Docker's mounting of a volume to a container that has its quota, and from its end to all being given back.
 
-    Mount      the record and its claims are written; then the core is told, the socket opened, and Docker answered
+    Mount      the record and its claims are written; then the core has it, the socket is opened, and Docker answered
     its start  is seen in the engine, as that of every other container (registry.py), and so are its pauses and its end
     Unmount    is a reason to look at the engine at once, and nothing more: Docker unmounts after a copy, too
 
@@ -44,7 +44,7 @@ AT_ONCE = 16  # mountings that ask Docker and the database; the next wait
 STARTS_WITHIN = 300.0  # seconds from its mount to a container's start, with the hooks that run before it
 ASKED_AGAIN_WITHIN = 45.0  # seconds from a scheduler's start; Docker asks again for 30
 ENDS_WITHIN = 2.0  # seconds that an earlier run of the same container may take to be seen as ended,
-IS_TOLD_WITHIN = 15.0  # and until what was told of its end is known to all, on a busy host
+IS_KNOWN_WITHIN = 15.0  # and until its end is known everywhere, on a busy host
 LOOK_EVERY = 2.0
 LETS_GO = 0.5  # seconds after its Unmount in which Docker lets others look at a container
 NEVER_STARTED = "Docker has mounted its volume, and did not start it."
@@ -250,7 +250,7 @@ class Mounts:
                 await self._look_at(known, patience=0.0)
 
     async def _call_off_unanswered(self) -> None:
-        """Docker was told that there is nothing, so there is to be nothing. One that asks again has its record."""
+        """Docker's answer was that there is nothing, so there is to be nothing. One that asks again has its record."""
         while left := self._unanswered - self._under_way.keys():
             mount = left.pop()
             self._unanswered.discard(mount)
@@ -276,7 +276,7 @@ class Mounts:
             except (EngineError, DatabaseError) as error:
                 log.debug("container %s is looked at later: %s", live, error)
                 return
-        await asyncio.sleep(patience)  # what was seen is told by another part
+        await asyncio.sleep(patience)  # another part reports what was seen
         if known.since == since:  # it was not mounted again meanwhile
             self._never_started(known)
 
@@ -309,7 +309,7 @@ class Mounts:
                 self._mountings.stopped(live.id)
             for known in let_go:
                 self._never_started(known)
-            await _all_end(ending, IS_TOLD_WITHIN)
+            await _all_end(ending, IS_KNOWN_WITHIN)
         if let_go or ending:
             await self._store.durable()
 

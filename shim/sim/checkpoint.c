@@ -1,6 +1,6 @@
 /* cuCheckpointProcess…: one process has another's work on the card stopped, and its memory moved to the host and back.
  *
- * As on a real card, the process itself does what it is told, in a thread that the driver keeps: one that is frozen
+ * As on a real card, the process itself carries out each step, in a thread that the driver keeps: one that is frozen
  * does not answer, and its asker waits with it; and what was begun is brought to its end even if the asker dies. An
  * order is one word that the asker swaps in, once the one before has been answered. Locked means: no thread is in the
  * driver, none enters it, and the card has done all that it was given.

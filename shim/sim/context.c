@@ -180,7 +180,7 @@ CUresult context_create(CUcontext *context, unsigned flags, CUdevice device) {
     CUresult result = begin(device);
     if (result != CUDA_SUCCESS) return result;
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
-    /* Never freed: a program may go on using the handle of a destroyed context, and is told so. */
+    /* Never freed: a program may go on using the handle of a destroyed context, and gets an error. */
     struct context *made = atomic_exchange(&destroyed, NULL);
     if (made == NULL)
         made = calloc(1, sizeof *made);

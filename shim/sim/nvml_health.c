@@ -67,7 +67,7 @@ static bool next_event(struct event_set *set, struct event_data *data) {
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
         const struct card_gpu *of = &card->gpu[gpu];
         if (!set->registered[gpu] || set->seen[gpu] == atomic_load(&of->xids)) continue;
-        set->seen[gpu] = atomic_load(&of->xids); /* of several at once the last is told */
+        set->seen[gpu] = atomic_load(&of->xids); /* of several at once the last is reported */
         *data = (struct event_data){of, XID_CRITICAL_ERROR, atomic_load(&of->xid), 0xffffffffu, 0xffffffffu};
         return true;
     }

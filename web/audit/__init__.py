@@ -6,7 +6,7 @@ of the chain at one hash and one small row a flush. `verify` recomputes it all (
 added, removed, renumbered or given to somebody else breaks the hash of its seal, and a row without a seal is a fault; a
 seal that was removed leaves a gap in the numbers, or, at the end, disagrees with `Chain`. Whoever writes the database
 can set `Chain` back as well: against that stands the anchor, a file outside of it (`anchor.py`). What even so cannot be
-found is told in docs/audit.md.
+found is described in docs/audit.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _origin: ContextVar[str] = ContextVar("gpushare_origin", default="")
 
 @contextmanager
 def origin(address: str) -> Iterator[None]:
-    """While inside, what is recorded is told to have come from `address`."""
+    """While inside, what is recorded comes from `address`."""
     token = _origin.set(address[:64])
     try:
         yield

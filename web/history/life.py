@@ -30,8 +30,8 @@ def stretches(container: Container) -> list[Stretch]:
     """From its launch to its end, or to now: without gaps, and no two neighbours in one state."""
     start, end = container.created_at, container.finished_at or timezone.now()
     found = spans(Q(pk=container.pk), start, end, STANDING)
-    told = list(chain.from_iterable(parts for _, parts in found))
-    return list(_joined(_pieces(start, end, container.started_at, told)))
+    known = list(chain.from_iterable(parts for _, parts in found))
+    return list(_joined(_pieces(start, end, container.started_at, known)))
 
 
 _FACTS = {Paused: "paused_at", Waited: "suspended_since", Swapped: "swapped_at"}
@@ -39,7 +39,7 @@ _FACTS = {Paused: "paused_at", Waited: "suspended_since", Swapped: "swapped_at"}
 
 @dataclass(slots=True)
 class _Moment:
-    """What its record said of it at one time; what has ended is not told of any more."""
+    """What its record said of it at one time; what has ended says nothing any more."""
 
     started_at: datetime | None = None
     paused_at: datetime | None = None
@@ -50,12 +50,12 @@ class _Moment:
     exit_code: int | None = None
 
 
-def _pieces(start: datetime, end: datetime, started_at: datetime | None, told: list[Span]) -> Iterator[Stretch]:
+def _pieces(start: datetime, end: datetime, started_at: datetime | None, known: list[Span]) -> Iterator[Stretch]:
     """The time from `start` to `end`, cut wherever anything begins or ends."""
     changes: list[tuple[datetime, str, datetime | None]] = []  # when, which fact, and what it is from then on
     if started_at is not None:
         changes.append((max(start, started_at), "started_at", started_at))
-    for span in told:
+    for span in known:
         if fact := _FACTS.get(type(span)):
             assert isinstance(span, Paused | Waited | Swapped)
             changes += [(span.start, fact, span.start), (span.end, fact, None)]

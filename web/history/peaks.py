@@ -63,7 +63,7 @@ def peaks(reader: User, image: str = "", command: list[str] | None = None) -> li
     """Runs by command, the most run first; then the reader's own by image.
 
     Without `command`, only of commands that the reader may know: their own; everybody's for who may steer them all.
-    With it, the reader's own by image are told only where those of the command are too few.
+    With it, the reader's own by image are given only where those of the command are too few.
     """
     runs = _runs().filter(image=image) if image else _runs()
     if command is None:
@@ -73,7 +73,7 @@ def peaks(reader: User, image: str = "", command: list[str] | None = None) -> li
 
 
 def best(reader: User, image: str, command: list[str]) -> Peak | None:
-    """What a quota for this launch can be told from, if from anything."""
+    """What a quota for this launch can be estimated from, if from anything."""
     return next((found for found in peaks(reader, image, command) if found.suggestion is not None), None)
 
 

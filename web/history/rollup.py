@@ -5,8 +5,8 @@ of go. Running it twice, or after a long pause, changes nothing.
 
 What somebody held is a mean over all the times in that minute at which anybody looked: who held 4 GiB for 15 seconds
 held 1 GiB for that minute. Of an hour it is the mean over its sixty minutes, also those in which nobody looked: two
-minutes after the first start were told as a whole hour otherwise. So what all held together is never more than the card
-has, and `used` × `span` is what the fairness page adds up.
+minutes after the first start would count as a whole hour otherwise. So what all held together is never more than the
+card has, and `used` × `span` is what the fairness page adds up.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def holders(gpu: Gpu, start: datetime, end: datetime, points: int = 288) -> dict
 
     Each point is one sample, as it was at that time, and not a mean: so only those rows are read, by the index, that
     are shown. Containers come in order of their creation, as they stand in the live bar; of each its id, name, owner,
-    namespace and colour are told.
+    namespace and colour are given.
     """
     step = max(MINUTE, int((end - start).total_seconds() / points) // MINUTE * MINUTE)
     times = _grid(start, end, step)

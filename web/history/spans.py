@@ -1,6 +1,6 @@
 """From raw events to spans of time: when a container held how much, when it was suspended, paused or swapped.
 
-The only reading of events: whatever is charged, shown in a report or told of a container's life comes from here, so
+The only reading of events: whatever is charged, shown in a report or in a container's life comes from here, so
 that reports, allowances, pages and the audit log cannot disagree. Time is counted in whole microseconds and sizes in
 bytes: sums are exact, in whatever order they are made.
 """
@@ -112,7 +112,7 @@ def spans(
 
 
 def _until(last: datetime, events: Iterable[Event]) -> Iterator[Event]:
-    """Without what a node that was removed by force told later, if it went on: nobody is charged for that."""
+    """Without what a node that was removed by force reported later, if it went on: nobody is charged for that."""
     return takewhile(lambda event: event.at <= last, events)
 
 

@@ -53,11 +53,11 @@ async def dial(client: Client, container: str, port: int) -> Tunnel:
 
     try:
         socket = await connect(**client.websocket(f"containers/{container}/ports/{port}/"), max_queue=QUEUE)
-        told = json.loads(await socket.recv())
+        answer = json.loads(await socket.recv())
     except ImportError as error:
         raise Problem(str(proxies.unusable(client.url, error)), code="bad_proxy") from None
     except (OSError, InvalidHandshake, ConnectionClosed) as error:
         raise unreachable(client.url, error) from None
-    if "error" in told:
-        raise from_answer(told["status"], told)
-    return Tunnel(socket, told["port"])
+    if "error" in answer:
+        raise from_answer(answer["status"], answer)
+    return Tunnel(socket, answer["port"])

@@ -35,7 +35,7 @@ class Live:
 
     def run(self) -> None:
         """Until `q` or Ctrl-C. Any other signal ends the process, once the terminal is as it was. Raises Problem."""
-        self._model = Model(look(self._client), self._client.now())  # what fails now is told as by any command
+        self._model = Model(look(self._client), self._client.now())  # what fails now is reported as by any command
         try:
             with Terminal() as self._terminal:
                 threading.Thread(target=self._look, daemon=True).start()

@@ -22,7 +22,7 @@ NO_DETACH_KEYS = ",".join(["%FF"] * 8)
 
 
 def attach(client: Client, engine_id: str, *, interactive: bool, tty: bool) -> Attached:
-    """Blocking. Attached before a container starts, it is told all of its output. Raises EngineError or OSError."""
+    """Blocking. Attached before a container starts, it gets all of its output. Raises EngineError or OSError."""
     query = f"stream=1&stdout=1&stderr=1&stdin={int(interactive)}&detachKeys={NO_DETACH_KEYS}"
     sock = upgraded(client, f"containers/{engine_id}/attach?{query}")
     return Attached(client, engine_id, sock, interactive=interactive, tty=tty)

@@ -1,4 +1,4 @@
-"""Docker's errors, turned into ours: one table from what Docker says to what a person should be told.
+"""Docker's errors, turned into ours: one table from what Docker says to what users read.
 
 Docker has few error codes and many sentences; the sentences below have been the same from 20.10 on.
 """

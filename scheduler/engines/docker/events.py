@@ -25,14 +25,14 @@ CHANGES = ["start", "die", "pause", "unpause", "destroy"]  # all that can make a
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between attempts to connect
 
 
-Others = Callable[[str, str, Mapping[str, str], float], bool]  # engine id, change, what is told with it, seconds
+Others = Callable[[str, str, Mapping[str, str], float], bool]  # engine id, change, its attributes, seconds
 
 
 class EventFollower:
     """Calls `happened(engine_id, change)` for each of CHANGES in a container with `label`, from its own thread.
 
-    Of those of others `others` is asked first, where it is given: whether that is to be told, too. `broke_off` is when
-    the stream last did, in seconds since the epoch: Docker was restarted, or seemed so.
+    Of those of others `others` is asked first, where it is given: whether that is reported, too. `broke_off` is when the
+    stream last did, in seconds since the epoch: Docker was restarted, or seemed so.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class EventFollower:
             wait = min(2 * wait, LONGEST_WAIT)
 
     def _concerns_us(self, event: Mapping[str, Any]) -> bool:
-        told = event["Actor"].get("Attributes") or {}
+        labels = event["Actor"].get("Attributes") or {}
         name, _, value = self._label.partition("=")
-        if self._others is None or told.get(name) == value:
+        if self._others is None or labels.get(name) == value:
             return True
         return self._others(*_said(event))
 
 
 def past(api: docker.APIClient, since: float) -> list[tuple[str, str, Mapping[str, str], float]]:
     """Blocking. What `Others` takes, of all containers, from then until now."""
-    told: Any = api.events
-    events = told(
+    call: Any = api.events
+    events = call(
         since=f"{since:.6f}", until=f"{clock.wall():.6f}", filters={"type": "container", "event": CHANGES}, decode=True
     )
     try:
@@ -97,5 +97,5 @@ def past(api: docker.APIClient, since: float) -> list[tuple[str, str, Mapping[st
 
 
 def _said(event: Mapping[str, Any]) -> tuple[str, str, Mapping[str, str], float]:
-    told = event["Actor"].get("Attributes") or {}
-    return str(event["Actor"]["ID"]), str(event["Action"]), told, event["timeNano"] / 1e9
+    labels = event["Actor"].get("Attributes") or {}
+    return str(event["Actor"]["ID"]), str(event["Action"]), labels, event["timeNano"] / 1e9

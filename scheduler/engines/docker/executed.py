@@ -83,11 +83,11 @@ class Execs:
     def look(self, exec_id: str) -> Found:
         """Blocking."""
         try:
-            told = self._client.look.exec_inspect(exec_id)
+            state = self._client.look.exec_inspect(exec_id)
         except docker.errors.NotFound:  # with its container
             return Found(0, None, begun=True)
-        pid = told["Pid"] if told["Running"] else 0
-        return Found(pid, None if pid else told["ExitCode"], begun=bool(pid) or told["ExitCode"] is not None)
+        pid = state["Pid"] if state["Running"] else 0
+        return Found(pid, None if pid else state["ExitCode"], begun=bool(pid) or state["ExitCode"] is not None)
 
 
 class Executed(Attached):

@@ -42,17 +42,17 @@ class Groups:
         for key in pids.items():
             try:
                 if key not in self._files:
-                    told = proc.read(key[1], "cgroup").decode(errors="surrogateescape")
-                    self._files[key] = files_of(told, self._root)
+                    text = proc.read(key[1], "cgroup").decode(errors="surrogateescape")
+                    self._files[key] = files_of(text, self._root)
                 found[key[0]] = use(self._files[key])
             except (OSError, ValueError, KeyError):
                 self._files.pop(key, None)  # asked anew, if it is there
         return found
 
 
-def files_of(told: str, root: Path) -> Files:
-    """`told`: what /proc/PID/cgroup says. Raises KeyError or ValueError where it does not say that."""
-    lines = (line.split(":", 2) for line in told.splitlines())
+def files_of(text: str, root: Path) -> Files:
+    """`text`: what /proc/PID/cgroup says. Raises KeyError or ValueError where it does not say that."""
+    lines = (line.split(":", 2) for line in text.splitlines())
     paths = {name: path.lstrip("/") for _, names, path in lines for name in names.split(",")}
     if "memory" in paths:
         processor, memory = root / "cpuacct" / paths["cpuacct"], root / "memory" / paths["memory"]

@@ -97,7 +97,7 @@ class Images:
         for line in self._api.pull(name, tag=_tag(name), stream=True, decode=True, auth_config=self._credentials(name)):
             if "error" in line:
                 raise docker.errors.APIError(line["error"], explanation=line["error"])
-            if progress is not None and (words := layers.told(line)):
+            if progress is not None and (words := layers.progress(line)):
                 progress(f"Fetching {name}: {words}")
 
     def _credentials(self, name: str) -> dict[str, Any] | None:
@@ -135,7 +135,7 @@ class Layers:
         self._bytes: dict[str, tuple[int, int]] = {}
         self._here: dict[str, bool] = {}
 
-    def told(self, line: Mapping[str, Any]) -> str:
+    def progress(self, line: Mapping[str, Any]) -> str:
         """In words for people; empty if the line says nothing new."""
         status, detail = str(line.get("status", "")), line.get("progressDetail") or {}
         if "id" not in line or status not in (*self.COMING, *self.HERE):

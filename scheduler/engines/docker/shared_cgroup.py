@@ -72,7 +72,7 @@ class SharedCgroup:
                     folder.rmdir()
 
     def __str__(self) -> str:
-        """What a container is told that was ended because all together had passed the limit."""
+        """The reason of a container that was ended because all together had passed the limit."""
         return (
             f"Out of host memory: all containers together passed the {format_size(self.total)} that they may take, "
             "and the kernel ended this one for it."

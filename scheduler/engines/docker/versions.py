@@ -39,7 +39,7 @@ HOLES = (
 
 def outdated(components: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for each of Docker's `components` that is older than it should be, with all that is known of it."""
-    told = []
+    sentences = []
     for component in components:
         name, text = str(component.get("Name")), str(component.get("Version"))
         version = _version(text)
@@ -48,11 +48,11 @@ def outdated(components: Iterable[Mapping[str, Any]]) -> list[str]:
             least = ".".join(map(str, max(hole.mended for hole in holes)))
             known = "; ".join(f"{hole.name}: {hole.what}" for hole in holes)
             whose = "The" if name == TOOLKIT else "Docker's"
-            told.append(
+            sentences.append(
                 f"{whose} {name} is {text}: it should be {least} or newer ({known}). "
                 "A distribution may have mended an older one: then its own security notes name these."
             )
-    return told
+    return sentences
 
 
 def toolkit(command: Sequence[str] = ("nvidia-ctk", "--version")) -> list[dict[str, str]]:

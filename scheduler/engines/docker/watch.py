@@ -1,8 +1,8 @@
 """What Docker shows of our containers: looked at on every event, and all of them regularly.
 
-What is told about a container is always what an inspection shows *now*; an event, the regular comparison with
+What is reported of a container is always what an inspection shows *now*; an event, the regular comparison with
 Docker's list and our own calls are each but a reason to look. Looks at one container are made one after the other, so
-what is told of it is in order even where events are not; one that Docker is slow about holds up no other's. Labels say
+reports of it are in order even where events are not; one that Docker is slow about holds up no other's. Labels say
 which containers are ours: nothing is remembered across a restart.
 """
 
@@ -34,12 +34,12 @@ from scheduler.engines.kernel_log import OomKill
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN = 1.5  # seconds; what no event told is seen by then
+LOOK_AGAIN = 1.5  # seconds; what no event reported is seen by then
 AT_ONCE = 8  # looks that nobody asked for; the other half of Docker's threads (client.py) is for who did
 REASON_WITHIN, LOOKS_FOR_REASON = 0.5, 5  # seconds, and looks in that time
 COPIED_WITHIN = 30.0  # seconds that a removal waits for the output to be copied
 NOT_COPIED = "Its output is still being copied, and Docker's removal would end that. Try again in a moment."
-LAST_WORDS = 0.5  # seconds; an end is told after its output is copied, but no later than this
+LAST_WORDS = 0.5  # seconds; an end is reported after its output is copied, but no later than this
 ENGINE_ID = re.compile(r"[0-9a-f]{64}")  # no name and no part of an id: Docker would find what it means now
 NEVER = "0001-01-01T00:00:00Z"
 LEFTOVERS = ("created", "dead")  # states that only a launch or a removal leaves that was cut short
@@ -181,13 +181,13 @@ class Watch:
         return id_
 
     async def _with_its_reason(self, ended: Status, limit: str) -> Status:
-        """That it passed its limit of host memory Docker may learn after it has told the end, or never."""
+        """That it passed its limit of host memory Docker may learn after it has reported the end, or never."""
         last = self.changes.last(ended.id)
-        told = last is not None and last.condition is Condition.ENDED
-        if last is not None and told and last.reason:
+        reported = last is not None and last.condition is Condition.ENDED
+        if last is not None and reported and last.reason:
             return replace(ended, reason=last.reason)
         flagged = ended.reason == limit
-        explained = ended.reason or told or ended.engine_id in self.killing
+        explained = ended.reason or reported or ended.engine_id in self.killing
         if not ended.exit_code or (explained and not flagged):
             return ended
         kills = await self._client.blocking(kernel_log.oom_kills)
@@ -373,7 +373,7 @@ def _reason(found: Mapping[str, Any]) -> str:
 
 
 def _limit(found: Mapping[str, Any]) -> str:
-    """What a container is told that was ended because it had passed its own limit of host memory."""
+    """The reason of a container that was ended because it had passed its own limit of host memory."""
     limit = found["HostConfig"].get("Memory") or 0
     return f"Out of host memory: it passed its limit of {limit / 2**20:.0f} MiB and was ended."
 

@@ -333,7 +333,7 @@ class ProcessEngine:
 
 
 async def _to_its_end(doing: Coroutine[Any, Any, T]) -> T:
-    """Also if we are cancelled meanwhile; that is told after it."""
+    """Also if we are cancelled meanwhile; that is raised after it."""
     task = asyncio.create_task(doing)
     try:
         return await asyncio.shield(task)

@@ -70,7 +70,7 @@ class Found:
         # Not by `glob`: since Python 3.12 it finds nothing where the host lets it look at nothing.
         begun = {name for name in os.listdir(self._home) if (self._home / name / "running.json").exists()}
         names = {name for name in begun - launching if not is_starting(self._home / name)}
-        found = (self.status(name, children) for name in names)  # what is being launched is told at its end
+        found = (self.status(name, children) for name in names)  # a launch is reported at its end
         return [status for status in found if status.condition is not Condition.GONE]
 
     def status(self, engine_id: str, children: tree.Children | None = None) -> Status:

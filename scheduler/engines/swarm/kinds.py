@@ -1,6 +1,6 @@
 """How a card is declared to a Swarm: one kind of generic resource a card, `gpu0_mib`, in MiB.
 
-A kind counts per node, so it is card 0 of whichever node. It has no hyphen: a program is told of what it has reserved
+A kind counts per node, so it is card 0 of whichever node. It has no hyphen: a program finds what it has reserved
 by the environment variable DOCKER_RESOURCE_GPU0_MIB, and a hyphen can stand in none. Its value has to be a plain
 number. Whatever Docker cannot read as one it takes, without a word, for the name of a single thing (seen with 20.10:
 `gpu0_mib=4GiB`); a reservation of a number then never fits, and nothing says why.

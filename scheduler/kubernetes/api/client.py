@@ -100,11 +100,13 @@ class Api:
         params = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "fieldSelector": selector}
         try:
             waits = httpx.Timeout(WITHIN, read=None)
-            async with self._client.stream("GET", path, params=params, headers=self._headers(), timeout=waits) as told:
-                if told.is_error:
-                    await told.aread()
-                    raise _refused("GET", path, told)
-                async for line in told.aiter_lines():
+            async with self._client.stream(
+                "GET", path, params=params, headers=self._headers(), timeout=waits
+            ) as reply:
+                if reply.is_error:
+                    await reply.aread()
+                    raise _refused("GET", path, reply)
+                async for line in reply.aiter_lines():
                     event: JSON = json.loads(line)
                     if event["type"] == "ERROR":
                         status = event["object"]
@@ -117,11 +119,11 @@ class Api:
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: JSON | None = None
     ) -> JSON:
         try:
-            told = await self._client.request(method, path, params=params, json=body, headers=self._headers())
-            self._compare_clocks(told)
-            if told.is_error:
-                raise _refused(method, path, told)
-            found: JSON = told.json()
+            reply = await self._client.request(method, path, params=params, json=body, headers=self._headers())
+            self._compare_clocks(reply)
+            if reply.is_error:
+                raise _refused(method, path, reply)
+            found: JSON = reply.json()
         except httpx.HTTPError as error:
             raise self._away(error) from error
         except (ValueError, RecursionError) as error:  # a claim's parameters are whatever its author likes
@@ -138,9 +140,9 @@ class Api:
             return {}
         return {"Authorization": f"Bearer {token}"}
 
-    def _compare_clocks(self, told: httpx.Response) -> None:
+    def _compare_clocks(self, reply: httpx.Response) -> None:
         try:
-            skew = clock.wall() - parsedate_to_datetime(told.headers["Date"]).timestamp()
+            skew = clock.wall() - parsedate_to_datetime(reply.headers["Date"]).timestamp()
         except (KeyError, ValueError):
             return
         if abs(skew) > SKEW and abs(self.skew) <= SKEW:
@@ -162,17 +164,19 @@ def _of_the_pod() -> str:
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-def _refused(method: str, path: str, told: httpx.Response) -> ApiError:
+def _refused(method: str, path: str, reply: httpx.Response) -> ApiError:
     try:
-        said = str(told.json()["message"])
+        said = str(reply.json()["message"])
     except (ValueError, KeyError, TypeError):
-        said = told.text[:200] or told.reason_phrase
+        said = reply.text[:200] or reply.reason_phrase
     hint = ""
-    if told.status_code == 401:
+    if reply.status_code == 401:
         hint = " It does not accept our token: is the service account there, and this node's clock right?"
-    elif told.status_code == 403:
+    elif reply.status_code == 403:
         hint = " The role of our service account does not have this: apply the manifests of this release."
-    return ApiError(f"The API server answers {method} {path} with {told.status_code}: {said}.{hint}", told.status_code)
+    return ApiError(
+        f"The API server answers {method} {path} with {reply.status_code}: {said}.{hint}", reply.status_code
+    )
 
 
 def _off(skew: float) -> str:

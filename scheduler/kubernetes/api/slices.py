@@ -1,10 +1,10 @@
-"""What the cluster is told of this node's cards: one ResourceSlice, which is the whole pool of this node.
+"""What the cluster reads of this node's cards: one ResourceSlice, which is the whole pool of this node.
 
 Each card is a device that may be allocated many times, and whose memory is what is divided (KEP-5075, consumable
 capacity). An API server that does not know that drops the words silently, and would then give a whole card to one pod
 without a quota: so what was written is read back, and taken away again if it is not what was meant.
 
-    shown      what the cluster should be told now (`show`)
+    shown      what the cluster should read now (`show`)
     published  compares it with what the cluster has, and writes; the pool's generation rises with each change
     watched    who changes or removes it (a kubelet removes what is of a driver that was away) has it written again
 """
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 PATH = f"{RESOURCES}/resourceslices"
 TRIES_AGAIN = 5.0  # seconds after the API server refused or was away
 PAUSE = 1.0  # seconds, after what others do
-LOOKS_AGAIN = 300.0  # seconds, where nothing is told meanwhile
+LOOKS_AGAIN = 300.0  # seconds, where nothing is written meanwhile
 GATE_OFF = (
     "This cluster drops {}: its feature gate DRAConsumableCapacity is off (on by default from Kubernetes 1.36 on). "
     "No card is offered to claims, as it would go to one pod as a whole, and without a quota; {} are counted instead."
@@ -60,7 +60,7 @@ class Slices:
         self._offers: tuple[Offer, ...] = ()
         self._changed = asyncio.Event()
         self.cannot_divide = asyncio.Event()  # set for good once the cluster was seen not to
-        self._generation = 0  # the highest that the cluster was told of
+        self._generation = 0  # the highest that the cluster has
         self._tainting = True  # until a server is seen to drop taints: they have a feature gate of their own
         self.problem = "Nothing has been published yet."  # a sentence; empty if the cluster has what was shown last
 
@@ -71,7 +71,7 @@ class Slices:
             self._changed.set()
 
     async def run(self) -> None:
-        """Keeps the cluster told, until cancelled, or until it was seen that the cluster cannot divide.
+        """Keeps the slice up to date, until cancelled, or until it was seen that the cluster cannot divide.
 
         Then units are counted, and the same memory is not to be offered by both, also if the cluster can by then.
         """
@@ -149,7 +149,7 @@ class Slices:
         return str(stored["metadata"]["resourceVersion"])
 
     async def _owners(self) -> list[JSON]:
-        """The node: what is told of it goes with it. One that was taken out and put back is another by its uid."""
+        """The node: what is written of it goes with it. One that was taken out and put back is another by its uid."""
         node = await self._api.get(f"/api/v1/nodes/{self._node}")
         uid = node["metadata"]["uid"]
         return [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid, "controller": True}]
@@ -163,7 +163,7 @@ class Slices:
         }
 
     async def _until_changed(self, version: str) -> None:
-        """Until what should be told, or what is told, is another."""
+        """Until what should be there, or what is there, is another."""
         watching = asyncio.create_task(self._watch(version))
         try:
             await self._wait(LOOKS_AGAIN, watching)
@@ -232,10 +232,10 @@ def _dropped(meant: JSON, there: JSON) -> str:
     """Which of the words that a quota hangs on the server has not kept; empty if it has them all."""
     kept = {device["name"]: device for device in there.get("devices") or []}
     for device in meant["devices"]:
-        told = kept.get(device["name"], {})
-        if not told.get("allowMultipleAllocations"):
+        there = kept.get(device["name"], {})
+        if not there.get("allowMultipleAllocations"):
             return "allowMultipleAllocations"
-        if "requestPolicy" not in told.get("capacity", {}).get(CAPACITY, {}):
+        if "requestPolicy" not in there.get("capacity", {}).get(CAPACITY, {}):
             return "requestPolicy"
     return ""
 

@@ -1,4 +1,4 @@
-"""The kubelet's older way (device plugin v1beta1): it is told of devices that it counts, and asks for some of them.
+"""The kubelet's older way (device plugin v1beta1): it lists devices that it counts, and asks for some of them.
 
 Here we go to the kubelet: its socket is in a folder of its own, ours beside it. A kubelet that was restarted has taken
 away all sockets there and makes its own anew: then we come again. It drops lists of more than 4 MiB without a word, so

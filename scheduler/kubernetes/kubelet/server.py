@@ -1,6 +1,6 @@
 """Our two sockets for the kubelet: one by which it finds us, in its registry, and the one that it then calls.
 
-The kubelet watches its registry: a socket that comes there is asked who it is, and told whether it is registered. A
+The kubelet watches its registry: it asks a socket that comes there who it is, and says whether it is registered. A
 kubelet that was restarted looks at all that is there. So a socket that somebody has taken away is made again, and one
 that a driver has left that was killed is replaced; what the kubelet does about it is its own business.
 """
@@ -123,12 +123,12 @@ class KubeletServer:
 
         async def prepare(request: Any, context: Any) -> Any:
             answer = prepared()
-            for asked, told in await self._each(request, self._prepare):
+            for asked, outcome in await self._each(request, self._prepare):
                 entry = answer.claims[asked.uid]
-                if isinstance(told, Exception):
-                    entry.error = self._fault(asked, told)
+                if isinstance(outcome, Exception):
+                    entry.error = self._fault(asked, outcome)
                     continue
-                for device in told:
+                for device in outcome:
                     entry.devices.add(
                         request_names=device.requests, pool_name=device.pool, device_name=device.name,
                         cdi_device_ids=device.cdi,
@@ -137,8 +137,8 @@ class KubeletServer:
 
         async def unprepare(request: Any, context: Any) -> Any:
             answer = unprepared()
-            for asked, told in await self._each(request, self._unprepare):
-                answer.claims[asked.uid].error = self._fault(asked, told) if isinstance(told, Exception) else ""
+            for asked, outcome in await self._each(request, self._unprepare):
+                answer.claims[asked.uid].error = self._fault(asked, outcome) if isinstance(outcome, Exception) else ""
             return answer
 
         return {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}

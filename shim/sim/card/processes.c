@@ -118,9 +118,9 @@ static bool claim(unsigned entry, bool fresh) {
 static void in_child(void) { self = -1; }
 
 bool card_join(void) {
-    static bool told;
+    static bool watching;
     pthread_mutex_lock(&join_lock);
-    if (!told) told = pthread_atfork(NULL, NULL, in_child) == 0;
+    if (!watching) watching = pthread_atfork(NULL, NULL, in_child) == 0;
     for (int pass = 0; self < 0 && pass < 3; pass++) {
         if (pass > 0) card_look(true);
         for (unsigned entry = 0; self < 0 && entry < CARD_PROCESSES; entry++) claim(entry, pass < 2);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
-/* A handle is a place in this table and a serial number, so that a stale one is told from a new one. */
+/* A handle is a place in this table and a serial number, so that a stale one differs from a new one. */
 static struct {
     struct physical *physical;
     uint32_t serial;

@@ -30,8 +30,8 @@ class DockerMountings:
         self._client, self._watch, self._mounted = client, watch, watch.mounted
         self._not_before = 0.0  # on the monotonic clock
 
-    def report_to(self, told: Callable[[str, Mapping[str, Any]], None]) -> None:
-        self._watch.found_out = told
+    def report_to(self, found: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._watch.found_out = found
 
     @property
     def restarted_at(self) -> float:
@@ -65,8 +65,8 @@ class DockerMountings:
 
     async def recall(self, since: float) -> None:
         """Docker keeps its last 256 events, until it is restarted: of `docker run --rm` nothing else is left."""
-        told = await self._client.call(past, self._client.look, since)
-        ours = [each for each in told if self._mounted.happened(*each)]
+        missed = await self._client.call(past, self._client.look, since)
+        ours = [each for each in missed if self._mounted.happened(*each)]
         for engine_id in {engine_id for engine_id, change, *_ in ours if change == "die"}:
             await self._watch.look(engine_id)
 

@@ -134,14 +134,14 @@ class Mounted:
 
     # ---- what events say ----
 
-    def happened(self, engine_id: str, change: str, told: Mapping[str, str], at: float) -> bool:
+    def happened(self, engine_id: str, change: str, attributes: Mapping[str, str], at: float) -> bool:
         """Whether it concerns us. From another thread."""
         if self.of(engine_id) is None and not (self.nobodys and change == "start"):
             return False
         if change == "start":
             self._births[engine_id] = at
         elif change == "die":
-            code = told.get("exitCode", "")
+            code = attributes.get("exitCode", "")
             self._deaths[engine_id] = _Death(int(code) if code.isdecimal() else None, at)
         return True
 
