@@ -51,7 +51,7 @@ async def test_container_that_ends_meanwhile_ends_once(host: Host, monkeypatch: 
         none = NoThreads()
         short.setattr("scheduler.sessions.closer._thread.start_new_thread", none)
         short.setattr(host.up.server, "refuses_descriptors", False)
-        tree.signal_each(tree.descendants(host.up.engine._living(str(container.pk)).keeper), signal.SIGKILL)
+        tree.signal_each(tree.descendants(host.up.engine._found.living(str(container.pk)).keeper), signal.SIGKILL)
         await eventually(lambda: none.asked)
         await host.up.containers.reconcile()
     await host.until(container, "failed")

@@ -45,7 +45,7 @@ async def test_container_that_is_cut_off_in_the_middle_of_a_kill_was_never_pause
     frozen, freeze = asyncio.Event(), tree.freeze
 
     async def cut_off(engine_id: str, **_: Any) -> None:
-        freeze(host.up.engine._living(engine_id).keeper)
+        freeze(host.up.engine._found.living(engine_id).keeper)
         frozen.set()
         await asyncio.Event().wait()
 
@@ -314,7 +314,7 @@ async def test_paused_container_that_is_thawed_to_be_ended_was_not_resumed(host:
     live = host.up.broker.live_containers[str(container.pk)]
     gently = await query(Command.objects.create, kind="kill", container=container, arguments={"grace": 60.0})
     host.up.commands.wake()
-    keeper = host.up.engine._living(live.engine_id).keeper
+    keeper = host.up.engine._found.living(live.engine_id).keeper
     await eventually(lambda: not tree.is_frozen(keeper))
     await host.up.containers.reconcile()
     await host.command("kill", container)
