@@ -70,9 +70,7 @@ class Driver:
         self._devices = {device_name(card): card for card in self._cards}
         self.pool: str = settings.GPUSHARE_NODE
         self._known: dict[str, Record] = {}  # by uid; each is on the disk
-        self._coming: dict[
-            str, Mapping[str, int]
-        ] = {}  # by uid: bytes by GPU, of those that the core does not have
+        self._coming: dict[str, Mapping[str, int]] = {}  # by uid: bytes by GPU, of those that the core does not have
         self._turns = InTurn()
         self._holders = Holders()
 

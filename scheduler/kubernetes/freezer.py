@@ -23,9 +23,9 @@ WITHIN = 10.0  # seconds in which all of a group's programs have to have stopped
 class Freezer:
     """Blocking. `root`: where the control groups are mounted."""
 
-    def __init__(self, root: Path = ROOT, told: Callable[[int, str], bytes] = proc.read) -> None:
+    def __init__(self, root: Path = ROOT, read: Callable[[int, str], bytes] = proc.read) -> None:
         self._root = root
-        self._read = told
+        self._read = read
 
     def freeze(self, pids: Iterable[int], is_mine: Callable[[int], bool]) -> None:
         """Returns when none of them runs any more. `is_mine`: whether a process is to be. Raises EngineError."""
@@ -62,13 +62,13 @@ class Freezer:
     def any_stopped(self, pids: Iterable[int]) -> bool:
         """Or about to stop: who stopped them may have been killed before they did."""
         try:
-            return any(map(self._is_told, self.groups(pids)))
+            return any(map(self._is_to_be_frozen, self.groups(pids)))
         except EngineError:
             return False
 
     def groups(self, pids: Iterable[int]) -> list[Path]:
         """Of these processes, without those below others. Raises EngineError."""
-        found = {self._group(told) for told in map(self._told, pids) if told}
+        found = {self._group(groups) for groups in map(self._groups_of, pids) if groups}
         return sorted(each for each in found if not any(other in found for other in each.parents))
 
     def is_frozen(self, group: Path) -> bool:
@@ -79,7 +79,7 @@ class Freezer:
             return "frozen 1" in (group / "cgroup.events").read_text()
         return True
 
-    def _is_told(self, group: Path) -> bool:
+    def _is_to_be_frozen(self, group: Path) -> bool:
         with contextlib.suppress(FileNotFoundError):
             if (state := group / "freezer.state").exists():
                 return state.read_text().strip() != "THAWED"
@@ -93,14 +93,14 @@ class Freezer:
         elif group.exists():
             (group / "cgroup.freeze").write_text(str(int(frozen)))
 
-    def _told(self, pid: int) -> str:
+    def _groups_of(self, pid: int) -> str:
         try:
             return self._read(pid, "cgroup").decode(errors="surrogateescape")
         except OSError:
             return ""  # it has ended
 
-    def _group(self, told: str) -> Path:
-        lines = (line.split(":", 2) for line in told.splitlines())
+    def _group(self, groups: str) -> Path:
+        lines = (line.split(":", 2) for line in groups.splitlines())
         paths = {name: path for _, names, path in lines for name in names.split(",")}
         path = paths.get("freezer", paths.get("", "/"))
         if path == "/" or "/.." in path:

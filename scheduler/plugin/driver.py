@@ -35,9 +35,7 @@ class VolumeDriver:
     def __init__(self, store: Store, folders: Folders) -> None:
         self._store, self._folders = store, folders
         self._volumes: dict[str, dict[str, str]] = {}  # name → options
-        self._unanswered: set[str] = (
-            set()
-        )  # that the database may have, and Docker's answer was that it has not
+        self._unanswered: set[str] = set()  # that the database may have, and Docker's answer was that it has not
         self._before: dict[str, str] = {}  # name → where it was mounted as an earlier scheduler ended
         self._begun: asyncio.Future[Mounts] = asyncio.get_running_loop().create_future()
         self._early: list[str] = []  # IDs of what was unmounted before that

@@ -31,8 +31,8 @@ Others = Callable[[str, str, Mapping[str, str], float], bool]  # engine id, chan
 class EventFollower:
     """Calls `happened(engine_id, change)` for each of CHANGES in a container with `label`, from its own thread.
 
-    Of those of others `others` is asked first, where it is given: whether that is reported, too. `broke_off` is when the
-    stream last did, in seconds since the epoch: Docker was restarted, or seemed so.
+    Of those of others `others` is asked first, where it is given: whether that is reported, too. `broke_off` is when
+    the stream last did, in seconds since the epoch: Docker was restarted, or seemed so.
     """
 
     def __init__(

@@ -100,9 +100,7 @@ class Api:
         params = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "fieldSelector": selector}
         try:
             waits = httpx.Timeout(WITHIN, read=None)
-            async with self._client.stream(
-                "GET", path, params=params, headers=self._headers(), timeout=waits
-            ) as reply:
+            async with self._client.stream("GET", path, params=params, headers=self._headers(), timeout=waits) as reply:
                 if reply.is_error:
                     await reply.aread()
                     raise _refused("GET", path, reply)
