@@ -371,4 +371,5 @@ async def test_a_container_that_lost_its_memory_counts_as_paused_until_a_person_
     assert core().paused
     assert (await lab.command("resume", container)).outcome == "done"
     await eventually(lambda: live.not_restored and live.is_out)  # it was tried again
+    await lab.up.store.flush()
     assert len(await lab.events(container, "not_restored")) == 2
