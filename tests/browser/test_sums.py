@@ -1,4 +1,4 @@
-"""What the overview's figures add up to, and how sizes are written: in scripts as in templates, from one table."""
+"""What the overview's figures add up to."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ import re
 from playwright.sync_api import expect
 
 from tests.browser import scenes
-from tests.browser.test_figures import WRITTEN
 from tests.support import rows
 from tests.support.site import person
-from tests.support.sizes import CASES
 from web.models import Gpu
-
-
-def test_scripts_write_each_size_of_the_table_as_the_server_does(site, open_as):
-    rows.gpu()
-    page = open_as("ann", "/", role="user")
-    assert page.evaluate(WRITTEN, ["size", [size for size, _ in CASES]]) == [text for _, text in CASES]
 
 
 def test_what_is_held_free_and_outside_us_is_the_card_at_sight(site, open_as):

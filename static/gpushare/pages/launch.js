@@ -1,24 +1,16 @@
 // The launch form: where it would stand on each GPU now, a quota from measured peaks, and the same launch as a command.
-import { make, mark, size, t } from "../parts/format.js";
+import { bytesOf, make, mark, size, t } from "../parts/format.js";
 import { live } from "../parts/live.js";
 import { atRest } from "../parts/press.js";
 
 const form = document.getElementById("launch");
 const value = (name) => form.elements[name]?.value.trim() ?? "";
 const AGAIN = 1000; // after so long a scheduler that had no time for an answer is asked once more
-const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
-
-/** "2GiB" → bytes, as web/sizes.py reads it; null if it is no size; the default quota if nothing is there. */
-function bytesOf(text) {
-  if (!text) return Number(form.dataset.quota);
-  const match = /^\s*(\d{1,20}(?:\.\d{1,9})?)\s*(?:([kmgt])(?:i?b)?|b)?\s*$/i.exec(text);
-  const bytes = match && Number(match[1]) * UNITS[(match[2] ?? "").toLowerCase()];
-  return Number.isInteger(bytes) ? bytes : null;
-}
 
 // ---- where it would stand ----
 function preview() {
-  const quota = bytesOf(value("gpu_memory"));
+  const typed = value("gpu_memory");
+  const quota = typed ? bytesOf(typed) : Number(form.dataset.quota);
   for (const card of form.querySelectorAll(".preview")) {
     const gpu = live.state.gpus[card.dataset.gpu];
     if (!gpu) continue;

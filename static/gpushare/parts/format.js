@@ -19,6 +19,13 @@ export function size(bytes) {
   return `${Number(value.toFixed(2))} ${UNITS[unit]}`;
 }
 
+/** "2GiB" → bytes, as web/sizes.py reads it; null if it is no size. */
+export function bytesOf(text) {
+  const match = /^\s*(\d{1,20}(?:\.\d{1,9})?)\s*(?:([kmgt])(?:i?b)?|b)?\s*$/i.exec(text);
+  const bytes = match && Number(match[1]) * 1024 ** " kmgt".indexOf((match[2] ?? " ").toLowerCase());
+  return Number.isInteger(bytes) ? bytes : null;
+}
+
 /**
  * Sizes that are added up, in one unit: {parts, total}, texts whose figures have that sum at sight. Each is rounded to
  * hundredths, and what rounding leaves over goes to the largest. Parts that do not make up the total stay as they are.
