@@ -8,9 +8,11 @@ run whose environment names a home or a database of somebody else stops with a s
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,14 +50,29 @@ def new_folder() -> Path:
     return Path(tempfile.mkdtemp(dir=os.environ["GPUSHARE_HOME"]))
 
 
-def _begin() -> None:
+def made_once(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder of the whole run: `make` fills it for the first of its processes that asks."""
+    folder = SHARED / name
+    with (SHARED / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            begun = Path(tempfile.mkdtemp(dir=SHARED))
+            make(begun)
+            begun.rename(folder)
+    return folder
+
+
+def _begin() -> Path:
+    """The folder of the process that has begun the run: of this one, or of the one that it is a worker of."""
     if problem := refusal(dict(os.environ)):
         raise pytest.UsageError(problem)
+    first = os.environ.get("GPUSHARE_HOME") if "PYTEST_XDIST_WORKER" in os.environ else None
     made = Path(tempfile.mkdtemp(prefix="gps-"))
     atexit.register(_remove, made, os.getpid())
     made.chmod(0o755)  # tests that run as somebody else find what lies in it
     (made / OWNED).touch()
     os.environ["GPUSHARE_HOME"] = str(made)
+    return Path(first) if first else made
 
 
 def _remove(made: Path, owner: int) -> None:
@@ -64,7 +81,7 @@ def _remove(made: Path, owner: int) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-_begin()
+SHARED = _begin()
 
 
 class Untouched:

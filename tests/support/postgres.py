@@ -18,29 +18,29 @@ import psycopg
 from scheduler import proc
 from scheduler.engines.process import tree
 from tests.support.eventually import until
+from tests.support.own_home import made_once
 from tests.support.ports import free_port
 
 _FOUND = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+DATA = "data"
 BIN = _FOUND[-1].parent if _FOUND else None
 
 
 class Postgres:
-    """`url` is its DATABASE_URL. The server refuses to run as root: then it runs as the package's user.
+    """`url` is its DATABASE_URL.
 
-    `like`: another one, which is stopped, with whose databases this one begins. `address`: where it listens.
+    `like`: the data of one that is stopped, with which this one begins, else with one empty database.
+    `address`: where it listens.
     """
 
-    def __init__(self, folder: str, like: Postgres | None = None, address: str = "127.0.0.1") -> None:
+    def __init__(self, folder: str, like: Path | None = None, address: str = "127.0.0.1") -> None:
         self._address = address
-        self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-        self._folder, self._data = folder, f"{folder}/data"
+        self._user = _user()
+        self._folder, self._data = folder, f"{folder}/{DATA}"
         shutil.chown(folder, self._user)
         self._port = free_port(address)
         self.url = f"postgres://gpushare@{address}:{self._port}/postgres"
-        if like is None:
-            self._run("initdb", "--no-sync", "--wal-segsize=1", "-A", "trust", "-U", "gpushare")
-        else:
-            subprocess.run(["cp", "-a", like._data, self._data], check=True)
+        subprocess.run(["cp", "-a", like or made_once("postgres", _initialised) / DATA, self._data], check=True)
         with Path(self._data, "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {address}/24 trust\n")
         self.start()
@@ -96,14 +96,29 @@ class Postgres:
         return family
 
     def _run(self, program: str, *arguments: str) -> None:
-        assert BIN is not None
-        as_user = self._user if os.geteuid() == 0 else None
-        command = [str(BIN / program), "-D", self._data, *arguments]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=as_user, cwd="/")
+        _run(self._user, program, "-D", self._data, *arguments)
+
+
+def _run(user: str, program: str, *arguments: str) -> None:
+    assert BIN is not None
+    as_user = user if os.geteuid() == 0 else None
+    command = [str(BIN / program), *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=as_user, cwd="/")
+
+
+def _user() -> str:
+    """The server refuses to run as root: then it runs as the package's user."""
+    return "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _initialised(folder: Path) -> None:
+    shutil.chown(folder, _user())
+    words = ("--no-sync", "--wal-segsize=1", "-A", "trust", "-U", "gpushare")
+    _run(_user(), "initdb", "-D", str(folder / DATA), *words)
 
 
 @contextmanager
-def running_postgres(like: Postgres | None = None, address: str = "127.0.0.1") -> Iterator[Postgres]:
+def running_postgres(like: Path | None = None, address: str = "127.0.0.1") -> Iterator[Postgres]:
     """`address`: where it listens, and lets all in who come from the same network."""
     with TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:
         postgres = Postgres(folder, like, address)
