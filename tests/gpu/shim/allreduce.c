@@ -3,13 +3,21 @@
  * NCCL exports each call by two names, and only one of them is intercepted. So both ways alternate within one process,
  * with one communicator. Prints for each of two ways to call, ahead of the card and one by one: nanoseconds of a call
  * by either name (medians of the rounds), and the median of the differences of neighbouring rounds. */
-#include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+typedef void *CUcontext, *CUstream;
+typedef unsigned long long CUdeviceptr;
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(CUcontext *context, int device);
+int cuCtxSetCurrent(CUcontext context);
+int cuMemAlloc_v2(CUdeviceptr *memory, size_t bytes);
+int cuStreamCreate(CUstream *stream, unsigned flags);
+int cuStreamSynchronize(CUstream stream);
 
 typedef struct {
     char bytes[128];
@@ -41,9 +49,8 @@ int main(int count, char **words) {
     CUcontext context;
     CUdeviceptr memory;
     CUstream stream;
-    CUdevice device;
-    if (cuInit(0) || cuDeviceGet(&device, rank) || cuDevicePrimaryCtxRetain(&context, device)) return 3;
-    if (cuCtxSetCurrent(context) || cuMemAlloc(&memory, 8192) || cuStreamCreate(&stream, 1)) return 3;
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, rank)) return 3;
+    if (cuCtxSetCurrent(context) || cuMemAlloc_v2(&memory, 8192) || cuStreamCreate(&stream, 1)) return 3;
     void *nccl = dlopen(words[3], RTLD_NOW), *comm;
     if (!nccl) return 4;
     *(void **)&reduce[0] = dlsym(nccl, "ncclAllReduce");
