@@ -85,11 +85,6 @@ bool passage_begin(struct passage *passage, ncclComm_t comm, enum gate_kind kind
 }
 
 int passage_end(struct passage *passage, int result) {
-    if (passage->quick) {
-        thread_now.inside = false;
-        atomic_fetch_sub(&passage->quick->begun, 1); /* NCCL has failed */
-        return result;
-    }
     if (!passage->inner) thread_now.inside = false;
     if (passage->count)
         gate_end(passage->gate, passage->steps, passage->count, result == ncclSuccess || result == ncclInProgress);

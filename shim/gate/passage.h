@@ -6,17 +6,16 @@
 
 /* What a thread is doing; all that an operation of the same communicator as the one before has to look at here. */
 struct thread {
-    unsigned depth; /* of groups */
-    bool inside;    /* NCCL */
+    _Alignas(64) ncclComm_t comm; /* of its last collective */
+    unsigned depth;               /* of groups */
+    bool inside;                  /* NCCL */
     uint16_t serial;
-    ncclComm_t comm; /* of its last collective */
     struct gate *gate;
     struct gate_entry *entry;
 };
-extern _Thread_local struct thread thread_now;
+extern __attribute__((visibility("hidden"))) _Thread_local struct thread thread_now;
 
 struct passage {
-    struct gate_entry *quick; /* counted by the short way */
     struct gate *gate;
     struct gate_step one, *steps;
     size_t count;
@@ -33,30 +32,33 @@ bool passage_begin(struct passage *passage, ncclComm_t comm, enum gate_kind kind
 /* NCCL has returned; its result. */
 int passage_end(struct passage *passage, int result);
 
-/* The same of a collective. Where nobody asks, no group is open and the communicator is that of the last time, this is
- * two additions and a few loads; after a call of the driver each line of the cache that is touched costs. */
-static inline bool passage_begin_collective(struct passage *passage, ncclComm_t comm, uint64_t capture) {
+/* The same of a collective, in a few loads and two additions, where nobody asks and the communicator is that of the
+ * last time: after a call of the driver each line of the cache that is touched costs. False: not so, and nothing is
+ * done. */
+static inline bool passage_quick(ncclComm_t comm, int captures) {
     struct thread *thread = &thread_now;
     struct gate_entry *entry = thread->entry;
+    if (comm != thread->comm || captures || thread->depth || thread->inside) return false;
     __builtin_prefetch(thread->gate); /* an addition lets nothing pass it */
-    if (comm == thread->comm && entry && !thread->depth && !thread->inside && !capture &&
-        atomic_load_explicit(&entry->serial, memory_order_relaxed) == thread->serial &&
-        !(atomic_load_explicit(&entry->kind, memory_order_relaxed) & GATE_LEFT)) {
-        atomic_fetch_add(&entry->begun, 1);
-        if (!atomic_load(&thread->gate->asked)) {
-            thread->inside = true;
-            passage->quick = entry;
-            return true;
-        }
+    if (atomic_load_explicit(&entry->serial, memory_order_relaxed) != thread->serial ||
+        atomic_load_explicit(&entry->kind, memory_order_relaxed) & GATE_LEFT)
+        return false;
+    atomic_fetch_add(&entry->begun, 1);
+    if (atomic_load(&thread->gate->asked)) {
         atomic_fetch_sub(&entry->begun, 1);
+        return false;
     }
-    return passage_begin(passage, comm, GATE_COLLECTIVE, 0, capture);
+    thread->inside = true;
+    return true;
 }
 
-static inline int passage_end_collective(struct passage *passage, int result) {
-    if (!passage->quick || (result != ncclSuccess && result != ncclInProgress)) return passage_end(passage, result);
-    thread_now.inside = false;
-    atomic_fetch_add(&passage->quick->given, 1);
+static inline int passage_quick_end(int result) {
+    struct thread *thread = &thread_now;
+    thread->inside = false;
+    if (result == ncclSuccess || result == ncclInProgress)
+        atomic_fetch_add(&thread->entry->given, 1);
+    else
+        atomic_fetch_sub(&thread->entry->begun, 1);
     return result;
 }
 

@@ -10,54 +10,34 @@
     if (!passage_begin(&passage, comm, kind, peer, streams_capture(stream))) return ncclInvalidUsage;                  \
     return passage_end(&passage, call)
 
-/* The real one is looked up first: loads wait for no addition then. */
-#define COLLECTIVE(name, arguments)                                                                                    \
-    name##_function *real = REAL(name);                                                                                \
-    struct passage passage;                                                                                            \
-    if (!passage_begin_collective(&passage, comm, streams_capture(stream))) return ncclInvalidUsage;                   \
-    return passage_end_collective(&passage, real arguments)
+/* The common way is short and by itself. The real one is looked up first: loads wait for no addition then. */
+#define COLLECTIVE(name, parameters, arguments)                                                                        \
+    __attribute__((cold, noinline)) static int name##_slowly parameters {                                              \
+        PASS(GATE_COLLECTIVE, 0, REAL(name) arguments);                                                                \
+    }                                                                                                                  \
+    int name parameters {                                                                                              \
+        name##_function *real = REAL(name);                                                                            \
+        int captures = atomic_load_explicit(&streams_captures, memory_order_relaxed);                                  \
+        return passage_quick(comm, captures) ? passage_quick_end(real arguments) : name##_slowly arguments;            \
+    }
 
-int ncclAllGather(const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream) {
-    COLLECTIVE(ncclAllGather, (from, to, count, type, comm, stream));
-}
+#define BUFFERS const void *from, void *to, size_t count, int type
+#define LAST ncclComm_t comm, CUstream stream
 
-int ncclAllGatherConfig(const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream,
-                        const void *config) {
-    COLLECTIVE(ncclAllGatherConfig, (from, to, count, type, comm, stream, config));
-}
-
-int ncclAlltoAll(const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream) {
-    COLLECTIVE(ncclAlltoAll, (from, to, count, type, comm, stream));
-}
-
-int ncclAlltoAllConfig(const void *from, void *to, size_t count, int type, ncclComm_t comm, CUstream stream,
-                       const void *config) {
-    COLLECTIVE(ncclAlltoAllConfig, (from, to, count, type, comm, stream, config));
-}
-
-int ncclBcast(void *buffer, size_t count, int type, int root, ncclComm_t comm, CUstream stream) {
-    COLLECTIVE(ncclBcast, (buffer, count, type, root, comm, stream));
-}
-
-int ncclReduce(const void *from, void *to, size_t count, int type, int operator, int root, ncclComm_t comm,
-               CUstream stream) {
-    COLLECTIVE(ncclReduce, (from, to, count, type, operator, root, comm, stream));
-}
-
-int ncclReduceConfig(const void *from, void *to, size_t count, int type, int operator, int root, ncclComm_t comm,
-                     CUstream stream, const void *config) {
-    COLLECTIVE(ncclReduceConfig, (from, to, count, type, operator, root, comm, stream, config));
-}
+COLLECTIVE(ncclAllGather, (BUFFERS, LAST), (from, to, count, type, comm, stream))
+COLLECTIVE(ncclAllGatherConfig, (BUFFERS, LAST, const void *how), (from, to, count, type, comm, stream, how))
+COLLECTIVE(ncclAlltoAll, (BUFFERS, LAST), (from, to, count, type, comm, stream))
+COLLECTIVE(ncclAlltoAllConfig, (BUFFERS, LAST, const void *how), (from, to, count, type, comm, stream, how))
+COLLECTIVE(ncclReduce, (BUFFERS, int operator, int root, LAST), (from, to, count, type, operator, root, comm, stream))
+COLLECTIVE(ncclReduceConfig, (BUFFERS, int operator, int root, LAST, const void *how),
+           (from, to, count, type, operator, root, comm, stream, how))
+COLLECTIVE(ncclBcast, (void *buffer, size_t count, int type, int root, LAST), (buffer, count, type, root, comm, stream))
 
 /* `more`: the operator, or the root. */
 #define OF_FIVE(name)                                                                                                  \
-    int name(const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream) {         \
-        COLLECTIVE(name, (from, to, count, type, more, comm, stream));                                                 \
-    }                                                                                                                  \
-    int name##Config(const void *from, void *to, size_t count, int type, int more, ncclComm_t comm, CUstream stream,   \
-                     const void *config) {                                                                             \
-        COLLECTIVE(name##Config, (from, to, count, type, more, comm, stream, config));                                 \
-    }
+    COLLECTIVE(name, (BUFFERS, int more, LAST), (from, to, count, type, more, comm, stream))                           \
+    COLLECTIVE(name##Config, (BUFFERS, int more, LAST, const void *how),                                               \
+               (from, to, count, type, more, comm, stream, how))
 OF_FIVE(ncclAllReduce)
 OF_FIVE(ncclReduceScatter)
 OF_FIVE(ncclBroadcast)
