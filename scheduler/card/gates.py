@@ -25,6 +25,7 @@ HOLD = 0.2  # seconds
 TRIES = 3  # and between two of them all go on, for BETWEEN seconds
 BETWEEN = 0.05
 LOOK = 0.001  # seconds between two looks
+ALONE = 2**48 - 1  # operations: a rank that is alone waits for nobody
 
 UNSEEN = {
     Unseen.FULL: "more communicators than can be counted",
@@ -145,7 +146,7 @@ class Gates:
         for gate in gates.values():
             raised = False
             for entry in gate.entries():
-                limit = found.limits.get(Channel(*entry.channel), entry.limit)
+                limit = ALONE if entry.ranks == 1 else found.limits.get(Channel(*entry.channel), entry.limit)
                 if limit != entry.limit:
                     gate.limit(entry, limit)
                     raised = raised or limit > entry.limit

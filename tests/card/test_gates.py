@@ -73,8 +73,10 @@ async def going(pair: Ranks) -> AsyncIterator[None]:
 
 async def test_ranks_of_different_speed_come_to_a_cut_stay_there_and_go_on(pair: Ranks, monkeypatch) -> None:
     monkeypatch.setattr(gates, "HOLD", 60.0)
+    alone = pair.its[101].open(B, Kind.COLLECTIVE, 1, 0)
     async with going(pair), pair.gates.shut() as why:
         begun = pair.begun(0)
+        assert pair.its[101].begin((alone, 3)), "a rank that waits for nobody is not held back"
         assert (why, pair.begun(1)) == ("", begun)
         asked = [gate.asked for gate in pair.its.values()]
         await eventually(lambda: all(gate.asked != was for gate, was in zip(pair.its.values(), asked, strict=True)))

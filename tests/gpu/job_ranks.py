@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-EVERY = 10
+EVERY = 3
 RANKS = 2
 
 Step = Callable[[int], object]  # gives the GPU one step; its loss
