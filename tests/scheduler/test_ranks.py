@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from scheduler.card import gates
 from tests.scheduler.test_turns import had, shared, standing, take_turns
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, a_host
+from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host
 from tests.support.swapped import at_once
 from web.models import Container
 
@@ -128,3 +130,23 @@ async def test_one_that_comes_to_no_cut_is_not_moved_and_goes_on(lab: Host, monk
     assert (answer.outcome, answer.code) == ("refused", "cannot_swap")
     await goes_on(lab, one)
     assert (await lab.get(one)).swap == ""
+
+
+async def test_a_scheduler_that_is_killed_in_the_middle_of_a_stop_leaves_no_rank_behind(
+    transactional_db: None, tmp_path: Path
+) -> None:
+    scheduler = SeparateScheduler(tmp_path, GPUSHARE_GPUS="sim:2x2GiB")
+    await scheduler.start()
+    host = Host(tmp_path)
+    try:
+        pair = [await training(host), await training(host)]
+        await goes_on(host, *pair)
+        for number in range(4):
+            await asyncio.sleep(0.9 + 0.13 * number)  # into another part of a cycle each time
+            await scheduler.kill()
+            await goes_on(host, *pair)
+            await scheduler.start()
+            await goes_on(host, *pair)
+    finally:
+        await asyncio.gather(*(host.command("kill", container) for container in await host.living()))
+        await scheduler.stop()
