@@ -15,7 +15,7 @@ from scheduler.card.helper import is_stopped
 from scheduler.engines.process import tree
 from scheduler.monitors import activity
 from scheduler.monitors.activity import MOST, PLACES, Habits, Look
-from tests.scheduler.test_preemption import NOTEBOOK, gives_way, lab, run_cell
+from tests.scheduler.test_preemption_processes import NOTEBOOK, gives_way, lab, run_cell
 from tests.support.eventually import until
 from tests.support.host import BUILD, GIB, Host
 from tests.support.swapped import at_once
