@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from scheduler.gpus import Gpus, uuid_bytes
+from scheduler.gpus import uuid_bytes
 from shim.binding import Code, Frame, Type, pack
-from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, MIB, Host, SeparateScheduler, a_host, query
-from tests.support.raw import Raw
+from tests.support.host import GIB, MIB, query
+from tests.support.inprocess.cards import CONTEXT
+from tests.support.inprocess.host import InProcess, a_host_inside
+from tests.support.inprocess.process import OutOfMemory, Process
+from tests.support.inprocess.programs import workload
 from web.models import Claim, Container, Gpu
 
-CONTEXT = 66 * MIB
-HOLD = ("--check", "1MiB", "--hold", "600")
+HOLD = ("--hold", "600")
 
 
 @pytest.fixture
-async def scheduler(transactional_db: None, tmp_path: Path) -> AsyncIterator[SeparateScheduler]:
-    scheduler = SeparateScheduler(tmp_path, GPUSHARE_GPUS="sim:2x2GiB")
-    await scheduler.start()
-    yield scheduler
-    await scheduler.stop()
+async def two(virtual_time: None, database: None, settings: Any) -> AsyncIterator[InProcess]:
+    async with a_host_inside(settings, gpus="sim:2x2GiB") as host:
+        yield host
 
 
 @pytest.fixture
-async def two(tmp_path: Path, scheduler: SeparateScheduler) -> AsyncIterator[Host]:
-    host = Host(tmp_path)
-    yield host
-    await asyncio.gather(*(host.command("kill", container) for container in await host.living()))
+async def larger(virtual_time: None, database: None, settings: Any) -> AsyncIterator[InProcess]:
+    async with a_host_inside(settings, gpus="sim:2x5GiB") as host:
+        yield host
 
 
 async def _gpus_of(container: Container) -> list[int]:
     return await query(lambda: list(Claim.objects.filter(container=container).values_list("gpu__index", flat=True)))
 
 
-async def test_containers_go_where_least_is_promised(two: Host) -> None:
+async def test_containers_go_where_least_is_promised(two: InProcess) -> None:
     first = await two.launch("sleep", "600", gpu_memory=GIB)
     second = await two.launch("sleep", "600", gpu_memory=GIB // 2)
     third = await two.launch("sleep", "600", gpu_memory=GIB // 4)
@@ -49,38 +44,38 @@ async def test_containers_go_where_least_is_promised(two: Host) -> None:
     assert third_gpu == second_gpu
 
 
-async def test_gpu_asked_for_by_uuid_is_the_one(two: Host) -> None:
+async def test_gpu_asked_for_by_uuid_is_the_one(two: InProcess) -> None:
     uuid = (await query(Gpu.objects.get, index=1)).uuid
     for _ in range(2):
         container = await two.launch("sleep", "600", gpu_uuids=[uuid])
         assert await _gpus_of(container) == [1]
 
 
-async def test_launch_that_a_scheduler_died_over_keeps_the_gpu_that_it_was_promised(
-    two: Host, scheduler: SeparateScheduler
-) -> None:
-    await scheduler.kill()
+async def test_launch_that_a_scheduler_died_over_keeps_the_gpu_that_it_was_promised(two: InProcess) -> None:
+    await two.stop()
     container, command = await two.start_launch("sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; sleep 600")
     gpu = await query(Gpu.objects.get, index=1)  # not the one that an empty host would be filled from
     await query(Container.objects.filter(pk=container.pk).update, node=gpu.node_id)
     await query(Claim.objects.create, container=container, gpu=gpu, quota=GIB)
-    await scheduler.start()
+    await two.start()
     assert (await two.answer(command)).outcome == "done"
     assert await _gpus_of(container) == [1]
     await two.says(container, f"sees {gpu.uuid}")
 
 
-async def test_each_gpu_of_a_container_has_its_own_quota(two: Host) -> None:
-    script = "workload --gpu 0 --bytes 900MiB HOLD & workload --gpu 1 --bytes 900MiB HOLD & wait"
-    words = script.replace("workload", str(two.workload)).replace("HOLD", " ".join(HOLD))
-    container = await two.launch("sh", "-c", words, gpu_memory=GIB, gpu_count=2)
-    async with asyncio.timeout(PATIENCE):
-        while await query(lambda: _used(container)) != [900 * MIB + CONTEXT] * 2:  # noqa: ASYNC110 - rows of the database
-            await asyncio.sleep(0.05)
-    await eventually(lambda: two.log(container).count("holding") == 2)
+async def test_each_gpu_of_a_container_has_its_own_quota(two: InProcess) -> None:
+    async def on_both(process: Process) -> None:
+        for gpu in "01":
+            process.fork(workload, "--gpu", gpu, "--bytes", "900MiB", *HOLD)
+        await process.told.wait()
+
+    container = await two.launch(on_both, gpu_memory=GIB, gpu_count=2)
+    await two.eventually(lambda: two.log(container).count("holding") == 2)
+    await two.settle()
+    assert await query(_column, container, "used") == [900 * MIB + CONTEXT] * 2
 
 
-async def test_waiting_on_one_gpu_does_not_stop_the_other(two: Host) -> None:
+async def test_waiting_on_one_gpu_does_not_stop_the_other(two: InProcess) -> None:
     uuids = await query(lambda: list(Gpu.objects.values_list("uuid", flat=True)))
     holder = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[:1])
     await two.says(holder, "holding")
@@ -91,126 +86,111 @@ async def test_waiting_on_one_gpu_does_not_stop_the_other(two: Host) -> None:
     assert (await two.get(waiter)).state == "suspended"
 
 
-async def test_a_wait_is_told_of_the_gpu_that_it_is_for(two: Host) -> None:
+async def test_a_wait_is_told_of_the_gpu_that_it_is_for(two: InProcess) -> None:
     uuids = await query(lambda: list(Gpu.objects.values_list("uuid", flat=True)))
     holder = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[1:])
     await two.says(holder, "holding")
     waiter = await two.launch("workload", "--gpu", "1", "--bytes", "900MiB", *HOLD, gpu_memory=GIB, gpu_uuids=uuids)
     await two.until(waiter, "suspended")
-    assert await _waits_of(waiter, lambda first, second: second > 0) == [0, CONTEXT]
+    await two.settle()
+    assert await query(_column, waiter, "waiting") == [0, CONTEXT]
     await two.command("kill", holder)
     await two.says(waiter, "holding")
-    assert await _waits_of(waiter, lambda first, second: second == 0) == [0, 0]
+    await two.settle()
+    assert await query(_column, waiter, "waiting") == [0, 0]
 
 
-async def _waits_of(container: Container, enough: Callable[[int, int], bool]) -> list[int]:
-    """By GPU, once they are as wanted."""
-    async with asyncio.timeout(PATIENCE):
-        while not enough(*(waits := await query(lambda: _waiting(container)))):  # noqa: ASYNC110 - rows of the database
-            await asyncio.sleep(0.05)
-    return waits
-
-
-def _used(container: Container) -> list[int]:
-    return list(Claim.objects.filter(container=container).values_list("used", flat=True))
-
-
-def _waiting(container: Container) -> list[int]:
-    return list(Claim.objects.filter(container=container).values_list("waiting", flat=True))
-
-
-def _fill(sock: socket.socket, frame: bytes) -> None:
-    sock.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            sock.send(frame)
+def _column(container: Container, name: str) -> list[int]:
+    """Of its claims, by GPU."""
+    return list(Claim.objects.filter(container=container).order_by("gpu__index").values_list(name, flat=True))
 
 
 async def test_release_on_one_gpu_is_seen_though_the_socket_was_full_of_those_on_the_other(
-    transactional_db: None, settings, tmp_path: Path
+    larger: InProcess,
 ) -> None:
-    async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
-        both = await host.launch("sleep", "600", gpu_memory=4 * GIB, gpu_count=2)
-        raw = await asyncio.to_thread(Raw, host.home / "sockets" / str(both.pk))
-        page = await asyncio.to_thread(raw.hello)
+    async def floods(process: Process) -> None:
         for slot in (0, 1):
-            raw.need(3 * GIB, slot + 1, slot)
-            assert (await asyncio.to_thread(raw.read)).type == Type.GRANTED
-        gpu = await query(Gpu.objects.get, index=1)
-        waiter = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB, gpu_uuids=[gpu.uuid])
-        await host.until(waiter, "suspended")
-        _fill(raw.socket, pack(Frame(Type.RELEASED, 0)))  # the scheduler, in this thread, reads nothing meanwhile
-        assert page[1].release(3 * GIB)  # the shim drops what it cannot send
-        await host.until(waiter, "running")
-        raw.close()
+            await process.need(3 * GIB, slot)
+        process.say("has it")
+        await process.asked.get()
+        assert process.socket is not None
+        assert process.page is not None
+        try:
+            while True:  # the scheduler, in this thread, reads nothing meanwhile
+                process.socket.send(pack(Frame(Type.RELEASED, 0)))
+        except BlockingIOError:
+            process.page[1].release(3 * GIB)  # the shim drops what it cannot send
+        await process.told.wait()
+
+    both = await larger.launch(floods, gpu_memory=4 * GIB, gpu_count=2)
+    await larger.says(both, "has it")
+    gpu = await query(Gpu.objects.get, index=1)
+    waiter = await larger.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB, gpu_uuids=[gpu.uuid])
+    await larger.until(waiter, "suspended")
+    larger.process(both).asked.put_nowait("flood")
+    await larger.until(waiter, "running")
 
 
-async def test_what_is_left_of_a_container_when_one_of_its_gpus_is_gone_stays_counted(
-    transactional_db: None, settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = Gpus.open
+def lose(host: InProcess, index: int) -> str:
+    """The card is not there any more."""
+    uuid = list(host.cards.cards)[index]
+    for its in (host.cards.cards, host.cards.held, host.cards.contexts, host.cards.computing):
+        its.pop(uuid)
+    return uuid
 
-    async def without_the_first(*arguments: object) -> Gpus:
-        gpus = await opened(*arguments)  # type: ignore[arg-type]
-        first = next(iter(gpus.cards))
-        del gpus.cards[first], gpus._handles[first]
-        return gpus
 
-    async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
-        first, second = await query(lambda: list(Gpu.objects.order_by("index")))
-        container = await host.launch("sleep", "600", gpu_uuids=[second.uuid, first.uuid], gpu_memory=2 * GIB)
-        raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
-        page = await asyncio.to_thread(raw.hello)
-        assert page is not None
+async def test_what_is_left_of_a_container_when_one_of_its_gpus_is_gone_stays_counted(larger: InProcess) -> None:
+    async def holds(process: Process) -> None:
         for slot in (0, 1):
-            raw.need(GIB, serial=slot, slot=slot)
-            assert await asyncio.to_thread(raw.read) is not None
-            page[slot].accept(GIB)
-        raw.close()
-        await host.stop()
-        monkeypatch.setattr(Gpus, "open", without_the_first)
-        await host.start()
-        again = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
-        await asyncio.to_thread(again.hello)
-        (live,) = host.up.broker.live_containers.values()
-        (left,) = live.quota
-        slot = page.uuids.index(uuid_bytes(left))
+            await process.need(GIB, slot)
+        process.hang_up()
+        await process.asked.get()
+        assert process.page is not None
+        slot = process.page.uuids.index(uuid_bytes(left))
         assert slot == 1
-        assert live.used(left) == GIB
-        again.need(GIB, serial=7, slot=slot)
-        assert await asyncio.to_thread(again.read) == Frame(Type.GRANTED, slot, 7, bytes=GIB)
-        again.need(GIB, serial=8, slot=1 - slot)
-        assert await asyncio.to_thread(again.read) == Frame(Type.REJECTED, 1 - slot, 8, Code.SHORTAGE)
-        again.close()
+        await process.need(GIB, slot)
+        try:
+            await process.need(GIB, 1 - slot)
+        except OutOfMemory as error:
+            process.say(f"refused: {error.code!r}")
+        await process.told.wait()
+
+    first, second = await query(lambda: list(Gpu.objects.order_by("index")))
+    left = second.uuid
+    container = await larger.launch(holds, gpu_uuids=[second.uuid, first.uuid], gpu_memory=2 * GIB)
+    await larger.eventually(lambda: larger.process(container).page and not larger.process(container).socket)
+    await larger.stop()
+    assert lose(larger, 0) == first.uuid
+    await larger.start()
+    (live,) = larger.up.broker.live_containers.values()
+    assert (list(live.quota), live.used(left)) == ([left], GIB)
+    larger.process(container).asked.put_nowait("more")
+    await larger.says(container, f"refused: {Code.SHORTAGE!r}")
+    assert live.used(left) == 2 * GIB
 
 
 async def test_container_whose_gpu_is_gone_after_a_restart_can_be_killed_and_its_end_is_seen(
-    transactional_db: None, settings, tmp_path: Path
+    larger: InProcess,
 ) -> None:
-    async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
-        gpu = await query(Gpu.objects.get, index=1)
-        killed, ended = [await host.launch("sleep", "600", gpu_uuids=[gpu.uuid]) for _ in range(2)]
-        await host.stop()
-        settings.GPUSHARE_GPUS = "sim:1x5GiB"
-        await host.start()
-        refused = await host.command("change", killed, gpu_memory=2 * GIB)
-        assert (refused.outcome, refused.code) == ("refused", "unknown")
-        assert (await host.command("kill", killed)).outcome == "done"
-        assert (await host.get(killed)).state == "killed"
-        [engine_id] = [each.engine_id for each in await host.up.engine.statuses() if each.id == str(ended.pk)]
-        await host.up.engine.kill(engine_id)
-        assert (await host.until(ended, "failed")).finished_at is not None
+    gpu = await query(Gpu.objects.get, index=1)
+    killed, ended = [await larger.launch("sleep", "600", gpu_uuids=[gpu.uuid]) for _ in range(2)]
+    await larger.stop()
+    lose(larger, 1)
+    await larger.start()
+    refused = await larger.command("change", killed, gpu_memory=2 * GIB)
+    assert (refused.outcome, refused.code) == ("refused", "unknown")
+    assert (await larger.command("kill", killed)).outcome == "done"
+    assert (await larger.get(killed)).state == "killed"
+    await larger.engine.kill(str(ended.pk))
+    assert (await larger.until(ended, "failed")).finished_at is not None
 
 
-async def test_time_limit_holds_for_a_container_whose_gpu_is_gone(
-    transactional_db: None, settings, tmp_path: Path
-) -> None:
-    async with a_host(settings, tmp_path, gpus="sim:2x5GiB") as host:
-        gpu = await query(Gpu.objects.get, index=1)
-        container = await host.launch("sleep", "600", gpu_uuids=[gpu.uuid], ttl_seconds=600.0)
-        await host.stop()
-        await query(Container.objects.filter(pk=container.pk).update, ttl_seconds=0.5)
-        settings.GPUSHARE_GPUS = "sim:1x5GiB"
-        await host.start()
-        ended = await host.until(container, "killed")
-        assert ended.reason == "Its time of 0.5 s was over."
+async def test_time_limit_holds_for_a_container_whose_gpu_is_gone(larger: InProcess) -> None:
+    gpu = await query(Gpu.objects.get, index=1)
+    container = await larger.launch("sleep", "6000", gpu_uuids=[gpu.uuid], ttl_seconds=600.0)
+    await larger.stop()
+    lose(larger, 1)
+    await larger.start()
+    await larger.passes(600)
+    ended = await larger.until(container, "killed")
+    assert ended.reason == "Its time of 600 s was over."

@@ -17,7 +17,7 @@ from scheduler.sessions import looks
 from scheduler.worker import Scheduler
 from tests.support import own_home
 from tests.support.host import Host, query
-from tests.support.inprocess.cards import Cards
+from tests.support.inprocess.cards import CONTEXT, Cards
 from tests.support.inprocess.clockwork import VirtualClock, VirtualLoop
 from tests.support.inprocess.driver import Driver, access
 from tests.support.inprocess.engine import InProcessEngine
@@ -143,6 +143,16 @@ class InProcess(Host):
     def process(self, container: Container) -> Process:
         """Its first one."""
         return self.engine.containers[str(container.pk)].first
+
+    def outside(self, size: int, gpu: int = 0) -> int:
+        """A process of nobody's that takes so much of a card, with its context. Its pid: `ends_outside` ends it."""
+        pid = self.kernel.begin()
+        assert self.cards.take(list(self.cards.cards)[gpu], pid, size + CONTEXT)
+        return pid
+
+    def ends_outside(self, pid: int) -> None:
+        self.kernel.end(pid)
+        self.cards.end(pid)
 
     def had(self, container: Container) -> float:
         """Seconds that its processes that live have had of cards."""

@@ -99,6 +99,11 @@ class Process:
         self.machine.kernel.works(self.pid, CELL)
         await self.machine.cards.computing[self.gpus[gpu]].compute(self.pid, seconds)
 
+    def takes_past_the_shim(self, size: int, gpu: int = 0) -> None:
+        """Memory and a context that nobody was asked for."""
+        assert self.machine.cards.take(self.gpus[gpu], self.pid, CONTEXT + size)
+        self.machine.driver.begin(self.pid)
+
     async def memory(self, gpu: int = 0) -> tuple[int, int]:
         """Free and total, as cuMemGetInfo tells: its quota is the card."""
         await self._context(gpu)

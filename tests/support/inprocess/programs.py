@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 
-from tests.support.inprocess.process import CELL, MIB, OutOfMemory, Process, Program
+from tests.support.inprocess.process import BLOCK, CELL, MIB, OutOfMemory, Process, Program
 from web.sizes import parse_size
 
 LOOK = 0.05  # seconds between two looks for a file
@@ -32,9 +32,11 @@ async def workload(process: Process, *words: str) -> int:
     """The demo's program (shim/workload), as far as others notice it."""
     asked = _WORDS.parse_args(words)
     size = asked.bytes or (await process.memory(asked.gpu))[0]
+    part = size // asked.chunks
+    part = part // BLOCK * BLOCK if part >= BLOCK else part
     for number in range(1, asked.chunks + 1):
         try:
-            await process.alloc(size // asked.chunks, asked.gpu)
+            await process.alloc(part if number < asked.chunks else size - part * (asked.chunks - 1), asked.gpu)
         except OutOfMemory:
             process.say(f"out of memory: chunk {number} of {asked.chunks}")
             if not asked.go_on or number == 1:
