@@ -156,8 +156,13 @@ async def test_a_new_process_of_one_that_is_stopped_is_stopped_as_well(host: InP
     one = await computing(host, compute_weight=1000)
     two = await host.launch(one_more, *ALWAYS, gpu_memory=GIB)
     await take_turns(host, one, two)
+    its = host.up.turns._parts[str(two.pk)].processes
+    await host.eventually(lambda: its.stops is not None)
+    since = its.stops
     host.process(two).asked.put_nowait("another")
-    await host.eventually(lambda: len(host.up.turns._parts[str(two.pk)].processes.locked) == 2)
+    while len(its.locked) < 2:  # noqa: ASYNC110 - closer than `eventually` looks
+        await asyncio.sleep(0.01)
+    assert its.stops == since, "not only when it is stopped the next time"
     await asyncio.sleep(SETTLES)
     assert await host.shares(one, two, seconds=10) == pytest.approx([10 / 11, 1 / 11], abs=0.03)
 

@@ -107,13 +107,11 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/nodes/test_stopped_within_a_transaction.py",
         "tests/nodes/test_two_hosts_by_the_docs.py",
     ),
-    "the scheduler is killed at one more step; test_restart.py and test_swapping_processes.py have one": (
+    "the scheduler is killed at one more step; test_restart_processes.py and test_swapping_processes.py have one": (
         "tests/scheduler/test_found_late.py",
         "tests/scheduler/test_preemption_processes.py::test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half",
         "tests/scheduler/test_preemption_two_at_once.py",
-        "tests/scheduler/test_restart.py::test_launches_under_a_scheduler_that_is_killed_run_once_each",
-        "tests/scheduler/test_restart.py::test_memory_that_came_back_meanwhile_is_told",
-        "tests/scheduler/test_restart.py::test_wait_that_goes_on_under_another_scheduler_is_one_wait_in_a_report",
+        "tests/scheduler/test_restart_processes.py::test_launches_under_a_scheduler_that_is_killed_run_once_each",
         "tests/scheduler/test_storm.py",
         "tests/appliance/test_processes.py::test_both_may_be_killed_ten_times_in_a_row_as_soon_as_they_are_there",
         "tests/appliance/test_processes.py::test_it_can_be_stopped_while_it_waits_for_the_engine",

@@ -58,6 +58,14 @@ class InProcess(Host):
         }  # fmt: skip
         return await super().start()
 
+    async def crash(self) -> None:
+        """Stops a scheduler that has written nothing since a moment ago, as one that was killed."""
+
+        async def lost(*_: object) -> None: ...
+
+        self.up.store._write = lost  # type: ignore[method-assign]
+        await self.stop()
+
     async def close(self) -> None:
         await super().close()
         await self.driver.close()
