@@ -110,7 +110,6 @@ WAITING: dict[str, tuple[str, ...]] = {
     "the scheduler is killed at one more step; test_restart_processes.py and test_swapping_processes.py have one": (
         "tests/scheduler/test_found_late.py",
         "tests/scheduler/test_preemption_processes.py::test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half",
-        "tests/scheduler/test_preemption_two_at_once.py",
         "tests/scheduler/test_restart_processes.py::test_launches_under_a_scheduler_that_is_killed_run_once_each",
         "tests/scheduler/test_storm.py",
         "tests/appliance/test_processes.py::test_both_may_be_killed_ten_times_in_a_row_as_soon_as_they_are_there",
