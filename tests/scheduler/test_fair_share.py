@@ -12,6 +12,7 @@ from django.contrib.auth.models import Group, User
 from django.db import OperationalError
 
 from scheduler import store as stores
+from scheduler.containers.forecasts import foresee
 from scheduler.core import arbiter
 from scheduler.core.events import (
     ContainerAdded,
@@ -23,6 +24,7 @@ from scheduler.core.events import (
     Returned,
     SessionOpened,
     TakeBack,
+    Ticked,
 )
 from scheduler.core.people.ledger import GIB_HOUR, HALF_LIFE, accounts
 from scheduler.core.state import State
@@ -44,6 +46,7 @@ class Core:
 
     def __init__(self) -> None:
         self.state, self.time = State(), 100.0
+        self.live_containers: dict[str, Any] = {}
         self.tell(GpuSeen(self.time, "GPU-a", 10 * GIB))
 
     def now(self) -> float:
@@ -201,6 +204,16 @@ async def test_what_a_person_is_due_now_is_shown_while_somebody_waits(host: Host
     await host.written()
     shown = await query(lambda: {row.person: (row.ratio > 1, row.share) for row in Usage.objects.all()})
     assert shown == {"ada": (True, 5 * GIB), "bob": (False, 5 * GIB)}
+
+
+async def test_a_launch_preview_says_who_is_before_a_person(host: Host) -> None:
+    core = await an_hour_of_waiting(host)
+    core.tell(Ticked(core.time))
+    asked = {"gpu_memory": 4 * GIB, "gpus": ["GPU-a"], "owner": "carl"}
+    _, says = foresee(core, asked)  # type: ignore[arg-type]
+    assert says.startswith("You hold nothing there. bob is before you; your job is next after that person. GPU GPU-a")
+    _, says = foresee(core, {**asked, "owner": "bob"})  # type: ignore[arg-type]
+    assert says.startswith("You hold nothing there. Nobody else is before you.")
 
 
 @pytest.fixture

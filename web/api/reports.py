@@ -129,7 +129,8 @@ class FairnessAnswer(serializers.Serializer[Any]):
 
 def _figures(each: fairness.Figures) -> dict[str, Any]:
     counted = {"waits": len(each.waits), "members": sorted(each.members)}
-    return {name: counted.get(name, getattr(each, name)) for name in FiguresAnswer().fields}
+    names = (str(name) for name in FiguresAnswer().fields)
+    return {name: counted[name] if name in counted else getattr(each, name) for name in names}
 
 
 class Fairness(APIView):

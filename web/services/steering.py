@@ -120,7 +120,7 @@ def change(user: User, container: Container, **fields: Any) -> Command:
         if (weight := asked.get("compute_weight") or 0) > container.compute_weight and not own_word:
             allowances.hold(container.owner)
             allowances.require_weights(container.owner, limits, weight, besides=container)
-        across = {"across": True} if own_word and "priority" in asked else {}
+        across: dict[str, Any] = {"across": True} if own_word and "priority" in asked else {}
         return _steer(user, container, Command.Kind.CHANGE, **asked, **across)
 
 

@@ -86,7 +86,7 @@ class MembersSpec(StrictSerializer):
     remove = serializers.ListField(child=StrictText(max_length=150), max_length=1000, **_LEFT)
 
 
-_BETWEEN = {
+_BETWEEN: dict[str, Any] = {
     "min_value": f"Shares are 1 to {MOST_SHARES}. Nobody has 0: that would be to wait without end.",
     "max_value": f"Shares are 1 to {MOST_SHARES}.",
 }

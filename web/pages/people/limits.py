@@ -118,7 +118,7 @@ def asked_shares(form: QueryDict) -> dict[str, Any]:
     spec: dict[str, Any] = {
         name: 1 if (said := number(form.get(name, ""), name)) is None else said for name in ("shares", "boost")
     }
-    spec |= {name: form[name].strip() or None for name in ("boost_until", "share_group") if name in form}
+    spec |= {name: str(form[name]).strip() or None for name in ("boost_until", "share_group") if name in form}
     return spec
 
 
