@@ -189,7 +189,7 @@ def test_rest_reports_and_the_page_carry_the_same_figures(week, client):
     browser = Client()
     browser.force_login(week)
     page = browser.get("/fairness/").content.decode()
-    assert "used 1.50 of the fair share. Holds 30 GiB" in page
+    assert "used 1.50 times the fair share. Holds 30 GiB" in page
     assert "Entitled" not in page
 
 
