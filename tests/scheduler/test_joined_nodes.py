@@ -96,6 +96,13 @@ def entry(action: str, subject: str) -> str:
     )
 
 
+def usage(card: str) -> str:
+    """A row of what somebody has had, in SQL."""
+    return (
+        f"INSERT INTO web_usage (gpu_id, person, had, due, at, forgiven, ratio) SELECT {card}, 'ada', 1, 1, now(), 0, 1"
+    )
+
+
 REFUSED = {
     "other people's passwords": "SELECT password FROM auth_user",
     "their addresses": "SELECT email FROM auth_user",
@@ -162,6 +169,9 @@ REFUSED = {
                                  "unexplained, waiting, processes) VALUES (%(mine)s, 999, 1, 1, 1, 1, 0, 0, 0, '[]')",
     "a sample of another's": "INSERT INTO web_usagesample (at, span, gpu_id, used, peak, granted, suspended) "
                              "VALUES (now(), 1, 999, 1, 1, 1, 0)",
+    "usage of another's card": usage("999"),
+    "shares": "INSERT INTO web_personshares (user_id, shares, boost, forgiven) SELECT 1, 9, 1, 0",
+    "a group's shares": "UPDATE web_groupshares SET shares = 9",
     "a container of its own given away": "UPDATE web_container SET node_id = (SELECT id FROM web_node WHERE "
                                          "name = 'gpu3') WHERE id = %(mine)s",
     "a table": "CREATE TABLE x (a integer)",
@@ -199,6 +209,8 @@ def test_role_may_ask_for_a_pause_of_its_own(gpu2: dict[str, str], of_another: d
     with as_node(gpu2) as database:
         assert database.execute(command("pause", "%(mine)s", "gpu2"), of_another).rowcount == 1
         assert database.execute(entry("mount", "%(mine)s"), of_another).rowcount == 1
+        own = "(SELECT gpu_id FROM web_claim WHERE container_id = %(mine)s)"
+        assert database.execute(usage(own), of_another).rowcount == 1
         database.rollback()
 
 
