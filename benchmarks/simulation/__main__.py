@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.simulation import day, turns
+from benchmarks.simulation import day, people, turns
 from benchmarks.simulation.report import figure, tables
 from benchmarks.simulation.series import ALL_POLICIES, SIZES, Series, measure
 from benchmarks.simulation.workloads import CAPACITY, WORKLOADS
@@ -31,6 +31,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workload", choices=WORKLOADS, default="paper")
     parser.add_argument("--figures", type=Path, help="draw the figures into this folder (docs/figures if not narrowed)")
     parser.add_argument("--day", action="store_true", help="instead: what giving way is worth, in a lab's day")
+    parser.add_argument("--people", action="store_true", help="instead: fair between people, in saturated labs")
     parser.add_argument("--turns", action="store_true", help="instead: turns of computing, with programs that drain")
     parser.add_argument("--trace", type=int, metavar="SEED", help="print the trace of the first of --sizes as JSON")
     options = parser.parse_args(words)
@@ -44,6 +45,9 @@ def main(words: Sequence[str] | None = None) -> None:
     options = _options(words)
     if options.day:
         print(day.tables(options.seeds))
+        return
+    if options.people:
+        print(people.tables(options.seeds))
         return
     if options.turns:
         print(turns.tables())

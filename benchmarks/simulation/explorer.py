@@ -139,12 +139,14 @@ def explore(host: Host, limit: int | None = None) -> int:
         before = build(host, key)
         for event in _events(host, before):
             for after, step in _outcomes(host, before, event):
+                if wrong := among_people.wrong(before, after, step):
+                    raise Broken("\n".join([*_way(came_from, key), str(step), *wrong]))
                 reached = _key(after)
                 if reached in came_from:
                     continue
                 came_from[reached] = (key, step)
                 frontier.append(reached)
-                if wrong := _wrong(host, after) + among_people.wrong(before, after, step):
+                if wrong := _wrong(host, after):
                     raise Broken("\n".join([*_way(came_from, reached), *wrong]))
     return len(came_from)
 

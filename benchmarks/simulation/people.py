@@ -38,15 +38,16 @@ EQUAL = Tree()
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """`people`: person → how many containers it keeps going. `gib`: what they take, unless `small`: person → GiB.
+    """`people`: person → how many containers it keeps going. `gib`: from what to what they take; `small`: person → GiB.
     `begins`: person → when it comes, and `lasts` until the end: only what is after `counts` is counted."""
 
     people: Mapping[str, int]
     tree: Tree = EQUAL
+    gib: tuple[int, int] = (2, 16)
     small: Mapping[str, int] | None = None
     begins: Mapping[str, float] | None = None
     counts: float = 0.0
-    until: float = 7 * DAY
+    until: float = 3 * DAY
 
 
 def _people(*counts: int) -> dict[str, int]:
@@ -59,7 +60,8 @@ def _halves(heavy: Sequence[int], light: Sequence[int], *, shares_of_heavy: floa
 
 
 LABS: dict[str, Lab] = {
-    "week": Lab(_people(20, 12, 8, 6, 4, 3, 2, 1)),
+    "week": Lab(_people(20, 12, 8, 6, 4, 3, 2, 1), until=7 * DAY),
+    "week, large": Lab(_people(20, 12, 8, 6, 4, 3, 2, 1), until=7 * DAY, gib=(8, 40)),
     "groups, 2 to the heavy half": _halves((20, 12, 8, 6), (4, 3, 2, 1), shares_of_heavy=2.0),
     "groups, 2 to the light half": _halves((20, 12, 8, 6), (4, 3, 2, 1), shares_of_heavy=1.0),
     "60 small": Lab({"many": 60, **_people(3, 3, 3, 3, 3, 3, 3)}, small={"many": 2}),
@@ -75,7 +77,7 @@ def _programs(lab: Lab, seed: int) -> list[Program]:
     random = Random(f"people {seed}")
 
     def next_of(person: str, at: float) -> Program:
-        size = (lab.small or {}).get(person) or random.randint(2, 16)
+        size = (lab.small or {}).get(person) or random.randint(*lab.gib)
         computes = random.uniform(10, 52) * MINUTE
         return Program("job", at, size * GIB, ((0.0, computes),), owner=person, then=lambda now: next_of(person, now))
 
@@ -252,9 +254,3 @@ def _papers(found: Mapping[tuple[Any, ...], list[Any]]) -> str:
         ratio = " ".join(f"{new / old:.4f}" for new, old in zip(now, was, strict=True))
         rows.append([f"{people} people", *(f"{each:.2f}" for each in now), ratio])
     return aligned(rows)
-
-
-if __name__ == "__main__":
-    import sys
-
-    print(tables(int(sys.argv[1]) if sys.argv[1:] else 100))

@@ -3,7 +3,7 @@
 **Worth.** A call's worth grows with its size (fewer large ones would leave the card empty late), less than in
 proportion (a short queue of small ones is worth more than one large call), and with the time it has waited:
 2^(priority/25) × (waited + 1 s)^0.4 × (1/8 + (size/capacity)^0.4), divided by 1 + the owner's holdings in units of
-an equal share, so that whoever holds less than others goes first. Among all sets that fit, the one with the most
+its share, so that whoever holds less than others goes first. Among all sets that fit, the one with the most
 worth is served, emptiness counted against it (`packing.py`). The exponents were found by search over the paper's
 workload (`python -m benchmarks.simulation`), and no run time enters.
 
@@ -13,18 +13,19 @@ moment later for its memory. So what a container that began to hold less than ST
 *meant* for it: no newcomer starts with that, nor with a part of what is left because it is the only one that waits.
 Nothing is meant for who is not completable: its whole claim is not to be had, and nobody waits for what may never end.
 
-**The bound.** Call r *due* once it has waited PATIENCE / 2^(priority/25) seconds. Among due calls the first is
-the one that became due first; call it the head. While the head waits, these alone are granted anything on the
-GPUs of its container: containers that hold memory already, and newcomers that fit beside it (`_leaves_room`).
-A newcomer with several GPUs is judged beside the head of each, wherever its first call is: it holds memory then.
+**The bound.** A call that has waited long is *due*, and one of those due on a card is its head (`people/heads.py`): the
+first, if all are one person's. While the head waits, these alone are granted anything on the GPUs of its container:
+containers that hold memory already, and newcomers that fit beside it (`_leaves_room`) and that no cap keeps
+(`people/sharing.py`). A newcomer with several GPUs is judged beside the head of each, wherever its first call is: it
+holds memory then.
 *Claim: the head is granted at the latest when all containers that held memory there when it became the head have
 ended* (or freed what they held). Proof: a newcomer is let in only if it, and all other holders that would fit
 beside the head, fit with their whole quotas beside the head's whole quota. By induction that stays true of all
 newcomers together. So once the old holders are gone, the head's claim is free and stays safe whatever the
 newcomers do, and the call is granted in the event that ended the last of them. A call therefore waits at most its
-patience, plus one such round for each call that became due before it. All of this assumes what only an admin or
-a foreign process can break: that no holder is paused for ever and no foreign memory comes; a head that cannot be
-helped by waiting (not completable) blocks nobody.
+patience, plus one such round for each head before it: docs/deciding.md says how many. All of this assumes what only
+an admin or a foreign process can break: that no holder is paused for ever and no foreign memory comes; a head that
+cannot be helped by waiting (not completable) blocks nobody.
 """
 
 from __future__ import annotations

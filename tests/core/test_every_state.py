@@ -1,6 +1,7 @@
 """Every state and every split of small hosts; `simulation.explore` has the larger ones (docs/deciding.md)."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -8,6 +9,7 @@ from benchmarks.simulation import deadlock
 from benchmarks.simulation.explorer import Broken, Host, explore, hosts
 from benchmarks.simulation.splits import Cards, check
 from scheduler.core import changes, preemption, safety
+from scheduler.core.people import heads
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode, Stage
 
@@ -68,6 +70,37 @@ def test_two_gpus_break_nothing():
 def test_preemption_breaks_nothing_and_helps_who_is_due(mode):
     for host in PAIR, ACROSS:
         assert explore(replace(host, gives_way=mode)) > 200
+
+
+TWO = Host(2, ((2,), (1,), (2,)), "fair", owners=(0, 0, 1))  # two containers of one person, and another's
+ONES = Host(2, ((1,), (1,), (1,)), "fair", owners=(0, 0, 1))
+
+
+@pytest.mark.parametrize("host", [TWO, replace(ACROSS, owners=(0, 1)), replace(ONES, gives_way=Mode.SHARE)], ids=str)
+def test_elections_caps_and_moves_for_shares_break_nothing(host):
+    assert explore(host, limit=600) > 20
+
+
+def test_the_explorer_finds_a_head_that_is_passed_over(monkeypatch):
+    real = heads.elect
+    monkeypatch.setattr(
+        "scheduler.core.step.heads.elect",
+        lambda state: real(replace(state, people=state.people._replace(heads={}, look=-inf))),
+    )
+    with pytest.raises(Broken, match="was head of g0"):
+        explore(Host(1, ((1,), (1,), (1,)), "fair", owners=(0, 1, 2)))
+
+
+def test_the_explorer_finds_a_cap_on_somebodys_first_container(monkeypatch):
+    monkeypatch.setattr("scheduler.core.people.sharing.held_back_by", lambda *_: True)
+    with pytest.raises(Broken, match="held back"):
+        explore(Host(1, ((1,), (1,), (1,)), "fair", owners=(0, 1, 2)))
+
+
+def test_the_explorer_finds_who_is_moved_below_its_share(monkeypatch):
+    monkeypatch.setattr("scheduler.core.people.sharing.gives_to", lambda *_: True)
+    with pytest.raises(Broken, match="is left with less than its share"):
+        explore(Host(2, ((2,), (2,)), "fair", owners=(0, 1), gives_way=Mode.SHARE))
 
 
 def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):

@@ -1,0 +1,46 @@
+"""A lab's people on a simulated clock; a hundred weeks and days of them are in docs/deciding.md."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.simulation import people
+from benchmarks.simulation.people import DAY, LABS, jain, lab_run
+from benchmarks.simulation.simulate import run
+from benchmarks.simulation.workloads import paper
+from scheduler.core import fair
+from scheduler.core.people import heads
+
+
+def test_in_a_saturated_lab_each_person_has_what_is_due(monkeypatch):
+    monkeypatch.setitem(LABS, "week", replace(LABS["week, large"], until=1.5 * DAY))
+    was, now = (lab_run("week", 0, is_before=is_before) for is_before in (True, False))
+    assert jain(was.held) < 0.8
+    assert jain(now.held) > 0.95
+    assert jain(now.computed) > 0.9
+    assert now.waits["p7"] < 0.6 * was.waits["p7"]
+    assert now.jobs >= 0.95 * was.jobs
+    assert now.moving <= 0.005
+
+
+def test_one_persons_jobs_are_decided_as_if_there_were_no_people(monkeypatch):
+    """The paper's workload of one owner, to the last bit; with what compares people taken out."""
+    jobs = [[replace(job, owner=owner) for job in paper(38, 1)] for owner in ("", "ann")]
+    outcomes = {run("fair", its, 1) for its in jobs}
+    for name in ("chosen_of", "ratios"):
+        monkeypatch.setattr(heads, name, None)
+    monkeypatch.setattr(fair.sharing, "held_back_by", None)
+    outcomes |= {run("fair", its, 1) for its in jobs}
+    assert outcomes == {people.simulate.Outcome(*FIGURES)}
+
+
+# Of commit 63155d52, before there were people: finish, mean suspended, longest wait.
+FIGURES = (318.0, 12.578947368421053, 203.0, False)
+
+
+@pytest.mark.parametrize("several", [2, 12])
+def test_the_papers_workload_hardly_changes_with_several_people(several):
+    was, now = (people.paper_run(several, 0, is_before=is_before) for is_before in (True, False))
+    assert now == pytest.approx(was, rel=0.005)
