@@ -86,8 +86,9 @@ class Components:
         self.roster = Roster(broker)
         self.grants = Grants(self.home / "grants")
         self.sessions = Sessions(
-            broker, self.roster, self.grants, engine.owns, lambda session: self.reaper.add(session)
-        )
+            broker, self.roster, self.grants, engine.owns, lambda session: self.reaper.add(session),
+            owes=lambda owner, gpus: self.turns.owes(owner, gpus),
+        )  # fmt: skip
         self.reaper = Reaper(gpus, self.sessions.gone)
         self.server = Server(self.home / "sockets", self.sessions)
         self.shared = shared = SharedParts(self.home, gpus, engine, store, broker, self.roster, self.server)

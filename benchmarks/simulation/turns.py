@@ -11,17 +11,20 @@ kernels, 20 to 60 ms with a training that runs ahead, 0.8 s with 1,500 kernels q
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
 from statistics import median, quantiles
 
 from benchmarks.simulation.report import aligned
+from scheduler.core.people.tree import Tree
 from scheduler.core.turns import (
     CardSeen,
+    Charged,
     Computes,
     Event,
     Joined,
+    Left,
     Mode,
     Rests,
     Rules,
@@ -31,6 +34,7 @@ from scheduler.core.turns import (
     Ticked,
     Turns,
     Yields,
+    debt,
     decide,
     standing,
     wake,
@@ -51,6 +55,8 @@ class Program:
     """`drain`: seconds of work that it has given to the card in advance. `busy` of every `every` seconds, or always.
 
     `spins`: it uses a processor all the while that it computes; one that sleeps meanwhile looks as if it rested.
+    `lives`: seconds of work after which it ends, and its owner launches the next one, whose memory is withheld while
+    they owe more than a quantum.
     """
 
     name: str
@@ -62,6 +68,8 @@ class Program:
     busy: float = inf
     every: float = inf
     spins: bool = True
+    owner: str = ""
+    lives: float = inf
 
 
 @dataclass(slots=True)
@@ -69,6 +77,7 @@ class _Running:
     """`work`: seconds left of what it wants to compute. `flow`: of what drains, while it is being locked."""
 
     program: Program
+    id: str
     work: float = 0.0
     asked: float | None = None  # when this burst began
     locked: bool = False
@@ -98,16 +107,21 @@ class Played:
 
 
 def play(
-    programs: Sequence[Program], seconds: float, cycle: float = 1.0, mode: Mode = Mode.TURNS, look: float = LOOK
+    programs: Sequence[Program],
+    seconds: float,
+    cycle: float = 1.0,
+    mode: Mode = Mode.TURNS,
+    look: float = LOOK,
+    tree: Tree = Tree(),  # noqa: B008 – it does not change
 ) -> Played:
     """Plays these programs, which all begin at once."""
-    return _Play(programs, cycle, mode, look).play(seconds)
+    return _Play(programs, cycle, mode, look, tree).play(seconds)
 
 
 class _Play:
-    def __init__(self, programs: Sequence[Program], cycle: float, mode: Mode, look: float) -> None:
-        self.its = {each.name: _Running(each) for each in programs}
-        self.turns = Turns(Rules(cycle))
+    def __init__(self, programs: Sequence[Program], cycle: float, mode: Mode, look: float, tree: Tree) -> None:
+        self.its = {each.name: _Running(each, each.name) for each in programs}  # by container
+        self.turns = Turns(Rules(cycle), tree=tree)
         self.now, self.look = 0.0, look
         self.answers: list[tuple[float, int, Event]] = []
         self.agenda: list[tuple[float, int, str]] = []  # bursts, and "" for looks
@@ -117,7 +131,7 @@ class _Play:
         for gpu in sorted({gpu for each in programs for gpu in each.gpus}):
             self._tell(CardSeen(0.0, gpu, mode))
         for place, each in enumerate(programs):
-            self._tell(Joined(0.0, each.name, each.gpus, each.weight, each.limit, each.priority))
+            self._join(each, each.name)
             self._plan(place * each.every / len(programs) if each.every < inf else 0.0, each.name)
         self._plan(look, "")
         self._plan(GLANCE, GLANCES)
@@ -125,6 +139,9 @@ class _Play:
     def _plan(self, at: float, what: str) -> None:
         self.serial += 1
         heappush(self.agenda, (at, self.serial, what))
+
+    def _join(self, each: Program, name: str) -> None:
+        self._tell(Joined(self.now, name, each.gpus, each.weight, each.limit, each.priority, each.owner))
 
     def _tell(self, *events: Event) -> None:
         self.turns, effects = decide(self.turns, *events)
@@ -178,13 +195,32 @@ class _Play:
 
     def _finish(self) -> None:
         """Bursts that have ended, and locks that have drained."""
+        ended: list[_Running] = []
         for name, running in self.its.items():
             if running.asked is not None and running.work <= 1e-9:
                 running.bursts.append(self.now - running.asked)
                 running.work, running.asked = 0.0, None
+                if running.program.lives < inf:
+                    ended.append(running)
+                    continue
             if running.flow is not None and (running.flow <= 1e-9 or running.work <= 0) and not running.locked:
                 running.locked, running.flow = True, None
                 self._answer(LOCK + LATE, Stopped(0.0, name))
+        for running in ended:
+            self._replace(running)
+
+    def _replace(self, running: _Running) -> None:
+        """Another container of the same person is launched when one has ended; what it computed last is still seen."""
+        del self.its[running.id]
+        self._tell(Left(self.now, running.id))
+        for gpu in running.program.gpus:
+            self._tell(Charged(self.now, running.program.owner, gpu, running.seen))
+        self.serial += 1
+        running.id, running.locked, running.flow = f"{running.program.name}.{self.serial}", False, None
+        running.seen = running.open = 0.0
+        self.its[running.id] = running
+        self._join(running.program, running.id)
+        self._plan(self.now, running.id)
 
     # ---- the clock ----
 
@@ -204,6 +240,8 @@ class _Play:
             self._finish()
             if self.answers and self.answers[0][0] <= at:
                 event = heappop(self.answers)[2]
+                if event.container not in self.its:  # type: ignore[union-attr]
+                    continue
                 if isinstance(event, Started):
                     self.its[event.container].locked, self.its[event.container].opened = False, at
                 self._tell(type(event)(at, event.container))  # type: ignore[call-arg,union-attr]
@@ -214,8 +252,8 @@ class _Play:
         return Played(
             self.had,
             self.due,
-            {name: running.done for name, running in self.its.items()},
-            {name: running.bursts for name, running in self.its.items() if running.bursts},
+            {each.program.name: each.done for each in self.its.values()},
+            {each.program.name: each.bursts for each in self.its.values() if each.bursts},
             self.stops,
         )
 
@@ -225,7 +263,11 @@ class _Play:
             return
         if what:
             running = self.its[what]
-            running.work, running.asked = max(0.0, running.work) + running.program.busy, self.now
+            program = running.program
+            if wait := debt(self.turns, program.owner, program.gpus, self.now) if program.lives < inf else 0.0:
+                self._plan(self.now + max(wait, LATE), what)
+                return
+            running.work, running.asked = max(0.0, running.work) + min(program.busy, program.lives), self.now
             if running.program.every < inf:
                 self._plan(self.now + running.program.every, what)
             return
@@ -241,8 +283,8 @@ class _Play:
             running.seen = running.open = 0.0
         self._tell(*events)
         for name, running in self.its.items():
-            self.had[name].append(running.had)
-            self.due[name].append(standing(self.turns, name, running.program.gpus[0]).due)
+            self.had[running.program.name].append(running.had)
+            self.due[running.program.name].append(standing(self.turns, name, running.program.gpus[0]).due)
         self._plan(self.now + self.look, "")
 
     def _glance(self) -> None:
@@ -312,6 +354,20 @@ MIXES: dict[str, list[Program]] = {
 CYCLES = (0.2, 1.0, 3.0)
 
 
+def of(owner: str, count: int, drain: float, lives: float = inf) -> list[Program]:
+    return [Program(f"{owner}{place}", drain, owner=owner, lives=lives) for place in range(count)]
+
+
+LABS = Tree(groups={"ada": "x", "bob": "x", **dict.fromkeys("vwxyz", "y")}, shares={"x": 2.0, "y": 1.0})
+PEOPLE: dict[str, tuple[Tree, list[Program]]] = {
+    "20 of one, 1 of another": (Tree(), of("ada", 20, GEMM) + of("bob", 1, GEMM)),
+    "10 trainings of one, 1 of another": (Tree(), of("ada", 10, TRAINING) + of("bob", 1, TRAINING)),
+    "groups 2:1, of two and five": (LABS, [each for name in (*LABS.groups,) for each in of(name, 1, GEMM)]),
+    "8 of one that live for 1 s of work": (Tree(), of("ada", 8, GEMM, 1.0) + of("bob", 1, GEMM) + of("cem", 1, GEMM)),
+    "the same, 0.2 s": (Tree(), of("ada", 8, 0.02, 0.2) + of("bob", 1, 0.02) + of("cem", 1, 0.02)),
+}
+
+
 def tables(seconds: float = 120.0) -> str:
     """Every mix at every cycle: shares, the farthest from what was due in any 10 s, work, stops, bursts."""
     rows = [["", "cycle", "shares", "off in 10 s", "work", "stops/s", "bursts: median", "p99"]]
@@ -325,4 +381,20 @@ def tables(seconds: float = 120.0) -> str:
                 f"{played.stops / seconds:.1f}", f"{median(bursts) * 1000:.0f} ms" if bursts else "–",
                 f"{quantiles(bursts, n=100)[-1] * 1000:.0f} ms" if bursts else "–",
             ])  # fmt: skip
+    for name, (tree, programs) in PEOPLE.items():
+        played, at_once = play(programs, seconds, tree=tree), play(_of_one(programs), seconds)
+        by_owner = people(programs, shares(played, WINDOW))
+        parts = " ".join(f"{owner} {share:.1%}" for owner, share in by_owner.items())
+        work = "/".join(f"{sum(each.done.values()) / seconds:.1%}" for each in (played, at_once))
+        rows.append([name, "1 s", parts, "", work, f"{played.stops / seconds:.1f}", "", ""])
     return aligned(rows)
+
+
+def people(programs: Sequence[Program], had: dict[str, float]) -> dict[str, float]:
+    """Each person's part."""
+    return {owner: sum(had[p.name] for p in programs if p.owner == owner) for owner in {p.owner: None for p in programs}}
+
+
+def _of_one(programs: Sequence[Program]) -> list[Program]:
+    """The same containers, all of one person: their work shows what dividing by person costs."""
+    return [replace(each, owner="") for each in programs]

@@ -1,4 +1,5 @@
-"""Every way in which turns can go, step by step, on a small host: up to three containers on one or two cards.
+"""Every way in which turns can go, step by step, on a small host: up to three containers of one or two people on one or
+two cards.
 
 At every state everything that can happen is tried: somebody computes, rests, is barred, admitted, gets other rules,
 leaves and comes back; a card is shared or not; what was asked is answered, well or not; time passes for a little, or
@@ -19,6 +20,7 @@ from scheduler.core.turns import (
     Barred,
     CardSeen,
     Changed,
+    Charged,
     Computes,
     Effect,
     Event,
@@ -37,7 +39,7 @@ from scheduler.core.turns import (
     decide,
     wake,
 )
-from scheduler.core.turns.books import Phase, Taker
+from scheduler.core.turns.books import Card, Phase, Taker
 from scheduler.core.turns.soundness import violations
 
 LITTLE = 0.1  # seconds that pass, or that draining takes
@@ -49,13 +51,20 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """What is explored: for each container its cards, as letters; and whether modes, priorities and limits change."""
+    """What is explored: for each container its cards and its owner, as letters; and whether modes, priorities and limits
+    change. Containers without an owner are one person's."""
 
     places: tuple[str, ...]
     changes: bool = False
+    owners: str = ""
 
     def __str__(self) -> str:
-        return f"{len(self.places)} containers on {', '.join(self.places)}{', with changes' * self.changes}"
+        whose = f" of {', '.join(self.owners)}" if self.owners else ""
+        return f"{len(self.places)} containers on {', '.join(self.places)}{whose}{', with changes' * self.changes}"
+
+    def join(self, now: float, name: str) -> Joined:
+        place = "abc".index(name)
+        return Joined(now, name, tuple(self.places[place]), owner=self.owners[place : place + 1])
 
 
 PARTIES = (
@@ -64,6 +73,11 @@ PARTIES = (
     Party(("g", "g", "g")),
     Party(("gh", "g", "h")),
     Party(("gh", "gh", "g")),
+    Party(("g", "g"), changes=True, owners="xy"),
+    Party(("g", "g", "g"), owners="xxy"),
+    Party(("g", "g", "g"), changes=True, owners="xxy"),
+    Party(("gh", "g", "h"), owners="xxy"),
+    Party(("gh", "gh", "g"), owners="xyx"),
 )
 
 
@@ -94,8 +108,8 @@ def explore(party: Party, steps: int) -> int:
 def _beginning(party: Party) -> Iterator[Event]:
     for gpu in sorted(set("".join(party.places))):
         yield CardSeen(0.0, gpu, Mode.TURNS)
-    for name, gpus in zip("abc", party.places, strict=False):
-        yield Joined(0.0, name, tuple(gpus))
+    for name, _ in zip("abc", party.places, strict=False):
+        yield party.join(0.0, name)
 
 
 def _events(party: Party, turns: Turns) -> Iterator[Event]:
@@ -112,13 +126,15 @@ def _events(party: Party, turns: Turns) -> Iterator[Event]:
             yield Rests(now, name)
         yield (Admitted if taker.barred else Barred)(now, name)
         if party.changes:
-            yield Changed(now, name, priority=0 if taker.priority else 1)
+            yield Changed(now, name, priority=0 if taker.priority else 1, across=name == "b")
             yield Changed(now, name, limit=None if taker.limit else 30)
     if party.changes:
         yield Left(now, "a")
-        yield Joined(now, "a", tuple(party.places[0]))
+        yield party.join(now, "a")
         for gpu, card in turns.cards.items():
             yield CardSeen(now, gpu, Mode.SHARED if card.mode is Mode.TURNS else Mode.TURNS)
+    if party.owners and "a" not in turns.takers:
+        yield Charged(now, party.owners[0], "g", LITTLE)
     yield Ticked(now + LITTLE)
     if (due := wake(turns)) is not None:
         yield Ticked(max(now, due))
@@ -138,8 +154,17 @@ def _asked(before: Turns, event: Event, effects: list[Effect]) -> list[str]:
 
 
 def _starved(turns: Turns) -> list[str]:
-    """Who has no turn though it wants one for BOUND, while all that is asked is answered at once."""
-    waiting = {name for name, taker in turns.takers.items() if taker.queues and taker.phase is not Phase.GOING}
+    """Who has no turn though it wants one for BOUND, while all that is asked is answered at once.
+
+    Not whose owner has another container there that computes and cannot be stopped: that one has all that is due.
+    """
+    people = {taker.owner for taker in turns.takers.values()}
+    busy = {taker.owner for taker in turns.takers.values() if taker.barred and taker.where and len(people) > 1}
+    waiting = {
+        name
+        for name, taker in turns.takers.items()
+        if taker.queues and taker.phase is not Phase.GOING and taker.owner not in busy
+    }
     end = turns.now + BOUND
     while waiting:
         answers: list[Event] = [
@@ -164,9 +189,19 @@ def _key(turns: Turns) -> Key:
     """Without what was had, and with times as from now."""
     order = sorted(turns.takers.values(), key=lambda taker: taker.since)
     return (
-        tuple((gpu, card.mode, card.reigns, card.open, _ms(card.reigned)) for gpu, card in sorted(turns.cards.items())),
+        tuple((gpu, card.mode, *_between(turns, card)) for gpu, card in sorted(turns.cards.items())),
         tuple(_taken(turns, taker, order) for _, taker in sorted(turns.takers.items())),
     )
+
+
+def _between(turns: Turns, card: Card) -> Iterator[object]:
+    """Containers of one person owe others nothing."""
+    for ring, reign in sorted(card.reigns.items(), key=str):
+        yield ring, reign.ruler, reign.open, _ms(reign.seconds)
+    if len(card.purses) > 1:
+        for person, purse in sorted(card.purses.items()):
+            rests = None if purse.rests is None else _ms(min(1.0, turns.now - purse.rests))
+            yield person, _ms(purse.credit), rests
 
 
 def _taken(turns: Turns, taker: Taker, order: list[Taker]) -> Key:

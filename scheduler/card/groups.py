@@ -49,6 +49,7 @@ def _joined(its: list[Terms]) -> Terms:
         weight=min(sum(each.weight for each in there) for there in on),
         limit=limit if limit < 100 else None,
         priority=min(each.priority for each in its),
+        across=all(each.across for each in its),
     )
 
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of one container. `limit`: percent of each of its cards, at most."""
+    """Of one container. `limit`: percent of each of its cards, at most. `across`: its priority counts against other
+    people's containers, too."""
 
     gpus: tuple[str, ...]
     weight: int = 100
     limit: int | None = None
     priority: int = 0
+    owner: str = ""
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -31,6 +31,7 @@ from scheduler.card.helper import CardError, CardHelper, State, Why
 from scheduler.card.processes import LOCK_WITHIN, UNLOCK_WITHIN, Processes
 from scheduler.card.terms import Seen, Terms
 from scheduler.core import turns as core
+from scheduler.core.people.tree import Tree
 from scheduler.core.turns import Mode, Rules, Standing, Turns
 from web.errors import Problem
 from web.logs import ById
@@ -126,6 +127,11 @@ class TurnPlayer:
             return None
         return core.standing(self.turns, group, gpu)
 
+    def divide(self, tree: Tree) -> None:
+        """How cards are divided between people."""
+        if tree != self.turns.tree:
+            self._tell(core.PeopleChanged(self.now(), tree))
+
     def join(self, terms: Mapping[str, Terms], together: Mapping[str, str] = MappingProxyType({})) -> None:
         """All containers that there are. `together`: those that have their turns together → the first of them."""
         self.failed &= terms.keys()
@@ -138,13 +144,22 @@ class TurnPlayer:
             if part is None:
                 part = self._parts[id_] = Part(id_, its, self._processes(id_))
                 part.quiet.set()
-                self._tell(core.Joined(self.now(), id_, its.gpus, its.weight, its.limit, its.priority))
+                rules = its.weight, its.limit, its.priority, its.owner, its.across
+                self._tell(core.Joined(self.now(), id_, its.gpus, *rules))
                 self.bar(id_, EARLY, on=self._early)
             elif part.terms != its:
                 part.terms = its
-                self._tell(core.Changed(self.now(), id_, its.weight, its.limit, its.priority))
+                self._tell(core.Changed(self.now(), id_, its.weight, its.limit, its.priority, its.across))
         for container, why in barred:
             self.bar(container, why)
+
+    def charge(self, owner: str, gpu: str, seconds: float) -> None:
+        """A person's container that has ended computed so long, and was not seen to while it was there."""
+        self._tell(core.Charged(self.now(), owner, gpu, seconds))
+
+    def owes(self, owner: str, gpus: Iterable[str]) -> float:
+        """Seconds until new containers of this person may begin: they have had more than their share of a card."""
+        return core.debt(self.turns, owner, gpus, self.now())
 
     def _regroup(self, together: Mapping[str, str]) -> list[tuple[str, str]]:
         """As soon as nothing of the groups that change is locked. Returns who is barred for what in them."""

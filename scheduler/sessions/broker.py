@@ -68,6 +68,7 @@ class Broker:
     def __init__(self, journal: Journal, contexts: Mapping[str, int], state: State, listeners: Listeners) -> None:
         self.state = state
         self.live_containers: dict[str, LiveContainer] = {}
+        self.ended: list[LiveContainer] = []  # lately: NVML still reports what their processes computed
         self.sessions: dict[int, Session] = {}
         self.leases: dict[str, dict[int, Lease]] = {}  # GPU → session → lease
         self.pressed: set[str] = set()

@@ -14,7 +14,7 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 
 from scheduler import clock
@@ -30,13 +30,15 @@ from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Purpose, Type, Wi
 
 log = logging.getLogger(__name__)
 
+LOOK_AGAIN = 1.0  # seconds: others may have ended by then, to whom something was owed
 OPEN_CALLS = 16  # of a container, weighed at each decision: half a millisecond for those of eight containers
 
 
 class Sessions:
     """What the server tells (server.Handler). `died` is called for each process that has ended; `gone` answers it.
 
-    `owns` tells whether a host pid runs inside the container with this engine id.
+    `owns` tells whether a host pid runs inside the container with this engine id; `owes`, for how many seconds a
+    person's new containers get no memory on these GPUs, since their others have computed more than their share.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class Sessions:
         grants: Grants,
         owns: Callable[[str, int], bool],
         died: Callable[[Session], None],
+        owes: Callable[[str, Iterable[str]], float] = lambda owner, gpus: 0.0,
     ) -> None:
         self._broker, self._roster, self._grants, self._owns, self._died = broker, roster, grants, owns, died
+        self._owes = owes
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
         self._heirs: dict[int, list[Callable[[], None]]] = {}
@@ -250,9 +254,13 @@ class Sessions:
         if frame.serial in session.asked:
             session.asked[frame.serial] = connection  # asked again after a lost connection; it keeps its place
             return
+        live = self._broker.live_containers[session.container]
         if gpu is None:
             connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
-        elif self._broker.live_containers[session.container].open_calls >= OPEN_CALLS:
+        elif not any(map(live.granted, live.quota)) and (wait := self._owes(live.owner, live.quota)):
+            connection.hold(frame)
+            asyncio.get_running_loop().call_later(min(wait, LOOK_AGAIN), connection.go_on)
+        elif live.open_calls >= OPEN_CALLS:
             connection.hold(frame)
             self._held.setdefault(session.container, deque()).append(connection)
         else:

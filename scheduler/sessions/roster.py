@@ -39,7 +39,9 @@ class Roster:
 
     def _forget_if_gone(self, live: LiveContainer) -> None:
         if live.finished and not live.sessions and self._broker.live_containers.pop(live.id, False):
-            self._broker.tell(ContainerEnded(self._broker.now(), live.id))
+            now = self._broker.now()
+            self._broker.ended = [each for each in [*self._broker.ended, live] if each.pids_lately(now)]
+            self._broker.tell(ContainerEnded(now, live.id))
             self._broker.records.end(live)
             self._broker.changed(live.id)
 

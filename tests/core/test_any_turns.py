@@ -10,17 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from scheduler.core.people.tree import Tree
 from scheduler.core.turns import (
     Admitted,
     Barred,
     CardSeen,
     Changed,
+    Charged,
     Computes,
     Go,
     Joined,
     Left,
     Mode,
     NotStopped,
+    PeopleChanged,
     Rests,
     Rules,
     Started,
@@ -43,6 +46,13 @@ weights = st.sampled_from((1, 50, 100, 100, 1000))
 limits = st.sampled_from((None, None, None, 1, 30, 100))
 priorities = st.sampled_from((0, 0, 0, 5))
 gpus = st.lists(st.sampled_from(CARDS), min_size=1, max_size=3, unique=True).map(tuple)
+owners = st.sampled_from(("", "ada", "bob"))
+trees = st.builds(
+    Tree,
+    st.dictionaries(owners, st.sampled_from(("lab", "gone"))),
+    st.fixed_dictionaries({}, optional={"lab": st.sampled_from((0.5, 2.0))}),
+    st.dictionaries(owners, st.sampled_from((0.25, 1.0, 3.0))),
+)
 parts = st.sampled_from((1.0, 1.0, 0.5, 0.05))
 
 
@@ -68,13 +78,21 @@ class Host(RuleBasedStateMachine):
     def known(self):
         return sorted(self.turns.takers)
 
-    @rule(name=names, its=gpus, weight=weights, limit=limits, priority=priorities)
-    def join(self, name, its, weight, limit, priority):
-        self.tell(Joined(self.now, name, its, weight, limit, priority))
+    @rule(name=names, its=gpus, weight=weights, limit=limits, priority=priorities, owner=owners, across=st.booleans())
+    def join(self, name, its, weight, limit, priority, owner, across):
+        self.tell(Joined(self.now, name, its, weight, limit, priority, owner, across))
 
-    @rule(name=names, weight=weights, limit=limits, priority=priorities)
-    def change(self, name, weight, limit, priority):
-        self.tell(Changed(self.now, name, weight, limit, priority))
+    @rule(name=names, weight=weights, limit=limits, priority=priorities, across=st.booleans())
+    def change(self, name, weight, limit, priority, across):
+        self.tell(Changed(self.now, name, weight, limit, priority, across))
+
+    @rule(tree=trees)
+    def people_change(self, tree):
+        self.tell(PeopleChanged(self.now, tree))
+
+    @rule(owner=owners, card=st.sampled_from(CARDS), seconds=st.sampled_from((0.1, 1.0, 40.0)))
+    def charge(self, owner, card, seconds):
+        self.tell(Charged(self.now, owner, card, seconds))
 
     @rule(name=names)
     def leave(self, name):

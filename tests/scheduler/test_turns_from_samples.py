@@ -19,6 +19,7 @@ import pytest
 
 from scheduler import proc
 from scheduler.card.turns import TurnPlayer
+from scheduler.core.state import State
 from scheduler.core.turns import Mode, Rules
 from scheduler.gpus import Gpus
 from scheduler.monitors.turns import computing
@@ -127,7 +128,7 @@ class Scene:
             )
             its.sessions = {pid: SimpleNamespace(pid=pid, ended=False)}  # type: ignore[dict-item]
         self._computing = computing.Computing(
-            Watched(), SimpleNamespace(live_containers=live_containers), self._player, print
+            Watched(), SimpleNamespace(live_containers=live_containers, ended=[], state=State()), self._player, print
         )  # type: ignore[arg-type]
 
     async def play(self, what: Callable[[Scene], Coroutine[Any, Any, T]]) -> T:

@@ -6,18 +6,19 @@ when it wants to be told the time. The rule, and the proof of its bound, are in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from scheduler.core.turns.books import Card, Phase, Rules, Seat, Standing, Taker, Turns, standing
+from scheduler.core.turns.books import ROOT, Card, Phase, Rules, Seat, Standing, Taker, Turns, standing
 from scheduler.core.turns.dealing import QUIET, Deal
 from scheduler.core.turns.vocabulary import (
     Admitted,
     Barred,
     CardSeen,
     Changed,
+    Charged,
     Computes,
     Effect,
     Event,
@@ -26,6 +27,7 @@ from scheduler.core.turns.vocabulary import (
     Left,
     Mode,
     NotStopped,
+    PeopleChanged,
     Rests,
     Started,
     Stop,
@@ -35,9 +37,9 @@ from scheduler.core.turns.vocabulary import (
 )
 
 __all__ = [
-    "Admitted", "Barred", "CardSeen", "Changed", "Computes", "Effect", "Event", "Go", "Joined", "Left", "Mode",
-    "NotStopped", "Rests", "Rules", "Standing", "Started", "Stop", "Stopped", "Ticked", "Turns", "Yields", "decide",
-    "standing", "wake",
+    "Admitted", "Barred", "CardSeen", "Changed", "Charged", "Computes", "Effect", "Event", "Go", "Joined", "Left",
+    "Mode", "NotStopped", "PeopleChanged", "Rests", "Rules", "Standing", "Started", "Stop", "Stopped", "Ticked",
+    "Turns", "Yields", "debt", "decide", "standing", "wake",
 ]  # fmt: skip
 
 
@@ -66,11 +68,31 @@ def wake(turns: Turns) -> float | None:
     return Deal(turns, turns.now).next_tick()
 
 
+def debt(turns: Turns, owner: str, gpus: Iterable[str], now: float) -> float:
+    """Seconds until a person whose containers have computed more than their share owes no more than a quantum.
+
+    On these cards, if it computes nothing until then. 0 where nobody else takes turns.
+    """
+    most = 0.0
+    for gpu in gpus:
+        deal = Deal(turns, now)
+        card = deal.cards.get(gpu)
+        if card is None or card.mode is not Mode.TURNS or owner not in card.purses or not deal.competes(gpu, ROOT, owner):
+            continue
+        new = Taker("", {gpu: Seat()}, owner=owner, where=frozenset({gpu}))
+        deal.cards[gpu] = replace(card, members=(*card.members, new.id))
+        deal.put(new)
+        deal.share([gpu])
+        owed = -deal.credit(gpu, ROOT, owner) - deal.quantum(gpu, ROOT, owner)
+        most = max(most, owed / deal.part(gpu, owner))
+    return most
+
+
 def _concerned(turns: Turns, event: Event) -> list[str]:
     match event:
-        case Ticked():
+        case Ticked() | PeopleChanged():
             return list(turns.cards)
-        case CardSeen():
+        case CardSeen() | Charged():
             return [event.gpu]
         case Joined() if event.container not in turns.takers:
             return list(event.gpus)
@@ -84,34 +106,43 @@ def _concerned(turns: Turns, event: Event) -> list[str]:
 
 def _card_seen(deal: Deal, event: CardSeen) -> None:
     card = deal.cards.get(event.gpu) or Card(at=deal.now)
-    deal.cards[event.gpu] = replace(card, mode=event.mode, reigns=None, open=False)
+    deal.cards[event.gpu] = replace(card, mode=event.mode, reigns={})
+
+
+def _people_changed(deal: Deal, event: PeopleChanged) -> None:
+    deal.tree = event.tree
 
 
 def _joined(deal: Deal, event: Joined) -> None:
+    rules = Changed(event.now, event.container, event.weight, event.limit, event.priority, event.across)
     if event.container in deal.takers:
-        _changed(deal, Changed(event.now, event.container, event.weight, event.limit, event.priority))
+        _changed(deal, rules)
         return
     gpus = dict.fromkeys(event.gpus)
     for gpu in gpus:
         card = deal.cards.get(gpu) or Card(at=deal.now)
         deal.cards[gpu] = replace(card, members=(*card.members, event.container))
-    seats = {gpu: Seat(rests=deal.now) for gpu in gpus}
-    deal.put(Taker(event.container, seats, since=deal.now, looked=deal.now, refills=deal.now + deal.rules.cycle))
-    _changed(deal, Changed(event.now, event.container, event.weight, event.limit, event.priority))
+        deal.open_purse(gpu, event.owner)
+    seats, refills = {gpu: Seat(rests=deal.now) for gpu in gpus}, deal.now + deal.rules.cycle
+    deal.put(Taker(event.container, seats, owner=event.owner, since=deal.now, looked=deal.now, refills=refills))
+    _changed(deal, rules)
 
 
 def _changed(deal: Deal, event: Changed) -> None:
     if taker := deal.takers.get(event.container):
         limit = None if event.limit is None else min(100, max(1, event.limit))
-        taker = replace(taker, weight=max(1, event.weight), limit=limit, priority=event.priority)
+        taker = replace(taker, weight=max(1, event.weight), limit=limit, priority=event.priority, across=event.across)
         deal.put(replace(taker, left=min(taker.left, deal.allowance(taker))))
 
 
 def _left(deal: Deal, event: Left) -> None:
-    if taker := deal.takers.pop(event.container, None):
+    if taker := deal.takers.get(event.container):
+        deal.put(replace(taker, where=frozenset()))
         for gpu in taker.seats:
             card = deal.cards[gpu]
             deal.cards[gpu] = replace(card, members=tuple(name for name in card.members if name != taker.id))
+            deal.close_purses(gpu)
+        del deal.takers[taker.id]
 
 
 def _barred(deal: Deal, event: Barred) -> None:
@@ -143,6 +174,12 @@ def _computes(deal: Deal, event: Computes) -> None:
             taker = replace(deal.takers[taker.id], told=True, looked=deal.now)
         since = taker.since if taker.where else deal.now
         deal.wake(replace(taker, part=part, since=since), gpus)
+
+
+def _charged(deal: Deal, event: Charged) -> None:
+    if event.gpu in deal.cards and event.seconds > 0:
+        deal.open_purse(event.gpu, event.owner)
+        deal.charge_person(event.gpu, event.owner, event.seconds, event.seconds)
 
 
 def _rests(deal: Deal, event: Rests) -> None:
@@ -188,12 +225,14 @@ def _ticked(deal: Deal, event: Ticked) -> None:
 
 _HANDLERS: dict[type[Event], Callable[[Deal, Any], None]] = {
     CardSeen: _card_seen,
+    PeopleChanged: _people_changed,
     Joined: _joined,
     Changed: _changed,
     Left: _left,
     Barred: _barred,
     Admitted: _admitted,
     Computes: _computes,
+    Charged: _charged,
     Rests: _rests,
     Yields: _yields,
     Stopped: _stopped,

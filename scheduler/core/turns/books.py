@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
+from scheduler.core.people.tree import Tree
 from scheduler.core.turns.vocabulary import Mode
+
+ROOT = None  # the ring of all people; the ring of a person has that person's name, and is of their containers
+Ring = str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,10 @@ class Phase(StrEnum):
 class Seat:
     """One container on one card; seconds since it joined.
 
-    `credit`: what it may still compute in this round; less than nothing is what it owes. `had`: of the card's time,
-    which is divided among those that compute at the same time. `due`: its part of the time in which it computed or
-    wanted to. `held_back`: the time in which it wanted to and was stopped. `rests`: since when it has not computed
-    there; of no meaning while it does.
+    `credit`: what it may still compute in this round of its owner's containers; less than nothing is what it owes
+    them. `had`: of the card's time, which is divided among those that compute at the same time. `due`: its part of the
+    time in which it computed or wanted to. `held_back`: the time in which it wanted to and was stopped. `rests`: since
+    when it has not computed there; of no meaning while it does.
     """
 
     credit: float = 0.0
@@ -45,6 +49,28 @@ class Seat:
     due: float = 0.0
     held_back: float = 0.0
     rests: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """One person on one card: what all of their containers may still compute together in this round of all people.
+
+    It outlives the containers, so that new ones inherit what ended ones owe. `rests`: since when none of them computes
+    there; None while one does.
+    """
+
+    credit: float = 0.0
+    rests: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """`ruler`: who of a ring keeps the others waiting by its priority; `seconds`, since all others had a turn. `open`:
+    they have one now."""
+
+    ruler: str | None = None
+    seconds: float = 0.0
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +91,8 @@ class Taker:
     weight: int = 100
     limit: int | None = None
     priority: int = 0
+    owner: str = ""
+    across: bool = False
     barred: bool = False
     phase: Phase = Phase.GOING
     where: frozenset[str] = frozenset()
@@ -99,20 +127,19 @@ class Taker:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """`at`: up to when it is accounted for. `shares`: of 1, by weight and limit; of those in the queue among
-    themselves, of those beside it among all.
+    """`at`: up to when it is accounted for. `shares`: of 1, by person, weight and limit; of those in the queue among
+    themselves, of those beside it among all. `people`: the part of each that computes there, if no limit bounds it.
 
-    `reigns`: who keeps the others waiting by its priority; `reigned`: seconds, since all others had a turn. `open`:
-    they have one now. `before`: who had the turn before it was the present one's.
+    `purses`: by person. `reigns`: by ring. `before`: who had the turn before it was the present one's.
     """
 
     mode: Mode = Mode.SHARED
     members: tuple[str, ...] = ()
     at: float = 0.0
     shares: Mapping[str, float] = field(default_factory=dict)
-    reigns: str | None = None
-    reigned: float = 0.0
-    open: bool = False
+    people: Mapping[str, float] = field(default_factory=dict)
+    purses: Mapping[str, Purse] = field(default_factory=dict)
+    reigns: Mapping[Ring, Reign] = field(default_factory=dict)
     before: str | None = None
 
 
@@ -122,6 +149,7 @@ class Turns:
     cards: Mapping[str, Card] = field(default_factory=dict)
     takers: Mapping[str, Taker] = field(default_factory=dict)
     now: float = 0.0
+    tree: Tree = Tree()
 
 
 @dataclass(frozen=True, slots=True)

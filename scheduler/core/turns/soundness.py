@@ -25,6 +25,12 @@ def _cards(deal: Deal) -> Iterator[str]:
         loose = [t.id for t in its if t.queues and not t.called and t.phase is Phase.GOING]
         if loose:
             yield f"{loose} compute on {gpu} without a turn"
+        most = 1.5 * max(deal.rules.cycle, SHORTEST * len(card.purses), SAVED)
+        for person, purse in card.purses.items():
+            if not -MOST_OWED <= purse.credit <= most + 1e-6:
+                yield f"{person} has a credit of {purse.credit} s on {gpu}"
+            if (purse.rests is None) is not (person in deal.people(gpu)):
+                yield f"{person} rests on {gpu} since {purse.rests}"
         idle = [
             t.id
             for t in its

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler.core.people.tree import Tree
+
 
 class Mode(StrEnum):
     """How a card's computing is shared out."""
@@ -30,10 +32,20 @@ class CardSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class PeopleChanged:
+    """How the cards are divided between people is another now. `tree` makes sense (people.tree.mistake)."""
+
+    now: float
+    tree: Tree
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """A container is there, on these cards, and nothing of it is locked.
 
-    `weight` is 1 to 1000, `limit` the percent of each of its cards that it may have at most (None: no limit).
+    `weight` is 1 to 1000 and counts among the containers of its owner, `limit` the percent of each of its cards that it
+    may have at most (None: no limit). `across`: an operator gave the priority, so that it counts against other
+    people's containers, too.
     """
 
     now: float
@@ -42,6 +54,8 @@ class Joined:
     weight: int = 100
     limit: int | None = None
     priority: int = 0
+    owner: str = ""
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,7 @@ class Changed:
     weight: int = 100
     limit: int | None = None
     priority: int = 0
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +115,16 @@ class Computes:
     seconds: float = 0.0
     had: float = 0.0
     unlocked: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """A person had `seconds` of a card by processes that no container has any more: they have ended, and it, too."""
+
+    now: float
+    owner: str
+    gpu: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +182,7 @@ class Ticked:
 
 
 Event = (
-    CardSeen | Joined | Changed | Left | Barred | Admitted | Computes | Rests | Yields
+    CardSeen | PeopleChanged | Joined | Changed | Left | Barred | Admitted | Computes | Charged | Rests | Yields
     | Stopped | NotStopped | Started | Ticked
 )  # fmt: skip
 

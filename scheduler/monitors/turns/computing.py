@@ -35,6 +35,7 @@ from scheduler.card.terms import Terms
 from scheduler.card.turns import TurnPlayer
 from scheduler.core.cut import together
 from scheduler.core.turns import Mode
+from scheduler.core.turns.shares import divide_by_person
 from scheduler.gpus import Gpus
 from scheduler.gpus.sampling import Work
 from scheduler.sessions.broker import Broker
@@ -157,11 +158,12 @@ class Computing:
             for id_ in self._judge(gpu):
                 computing[id_].append(gpu)
         self._player.see({id_: self._measured(id_, gpus) for id_, gpus in computing.items()})
+        self._charge_ended()
 
     def _owners(self, now: float) -> dict[int, str]:
         """Whose work it is. A pid that has ended may be another container's by now."""
         live_containers = self._broker.live_containers.values()
-        lately = {pid: live.id for live in live_containers for pid in live.pids_lately(now)}
+        lately = {pid: live.id for live in (*self._broker.ended, *live_containers) for pid in live.pids_lately(now)}
         return lately | {pid: live.id for live in live_containers for pid in live.pids}
 
     def _measured(self, container: str, gpus: list[str]) -> terms.Seen:
@@ -184,18 +186,35 @@ class Computing:
             seen.newborn = 0.0
         return terms.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own), beside)
 
+    def _charge_ended(self) -> None:
+        """Their owners, with what containers have computed that ended before they were seen to."""
+        for live in self._broker.ended:
+            for gpu in live.quota:
+                seen = self._seen.get((live.id, gpu))
+                if seen is None or seen.computes:  # who takes turns is charged by the clock
+                    continue
+                begin, seen.told = max(seen.told, self._last[gpu] - CHARGED), self._last[gpu]
+                if had := seen.busy(begin, seen.told) + seen.newborn:
+                    self._player.charge(live.owner, gpu, had)
+                seen.newborn = 0.0
+
     def _present(self) -> list[LiveContainer]:
         return [live for live in self._broker.live_containers.values() if not live.finished]
 
     def meet(self) -> None:
         """The player knows all that there are, and who may take turns."""
         live_containers = self._present()
-        self._player.join({
-            live.id: Terms(tuple(live.quota), live.compute_weight, live.compute_limit, live.priority)
-            for live in live_containers
-        }, self._groups(live_containers))  # fmt: skip
+        self._player.divide(self._broker.state.people.tree)
+        self._player.join({live.id: self._terms(live) for live in live_containers}, self._groups(live_containers))
         for live in live_containers:
             self._player.bar(live.id, STATE, _takes_no_turns(live))
+
+    def _terms(self, live: LiveContainer) -> Terms:
+        known = self._broker.state.containers.get(live.id)
+        across = known is not None and known.across
+        return Terms(
+            tuple(live.quota), live.compute_weight, live.compute_limit, live.priority, owner=live.owner, across=across
+        )
 
     def _groups(self, live_containers: Iterable[LiveContainer]) -> Mapping[str, str]:
         """Which share communicators. What a program says of itself joins it to others of its owner only."""
@@ -235,7 +254,8 @@ class Computing:
                     seen.missed.popleft()
                 seen.beside = {other: at for other, at in seen.beside.items() if at > end - LONG}
             self._last[gpu] = end
-        self._seen = {key: seen for key, seen in self._seen.items() if key[0] in self._broker.live_containers}
+        known = self._broker.live_containers.keys() | {live.id for live in self._broker.ended}
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] in known}
 
     def _look_for_escape(self, owner: str, seen: Seen, part: float) -> None:
         """All of it was locked. But any process of a container may let another go: the driver asks for no right."""
@@ -274,7 +294,8 @@ class Computing:
         before = {live for live, seen in its.items() if seen.computes}
         there = before | {live for live, part in lately.items() if part >= LEAST}
         for live, seen in its.items():
-            due = live.compute_weight / sum(each.compute_weight for each in there | {live})
+            weights = {each.id: (each.owner, each.compute_weight) for each in there | {live}}
+            due = divide_by_person(self._broker.state.people.tree, weights, {})[live.id]
             least = min(WAKES, due / 2, (live.compute_limit or 100) / 200)
             needed = full or live.compute_limit is not None or not before - {live}
             self._check(live, seen)
