@@ -392,7 +392,9 @@ def tables(seconds: float = 120.0) -> str:
 
 def people(programs: Sequence[Program], had: dict[str, float]) -> dict[str, float]:
     """Each person's part."""
-    return {owner: sum(had[p.name] for p in programs if p.owner == owner) for owner in {p.owner: None for p in programs}}
+    return {
+        owner: sum(had[p.name] for p in programs if p.owner == owner) for owner in {p.owner: None for p in programs}
+    }
 
 
 def _of_one(programs: Sequence[Program]) -> list[Program]:

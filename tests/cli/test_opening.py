@@ -159,7 +159,7 @@ def test_the_browser_reaches_what_listens_on_the_container_s_loopback(appliance:
         shown = opening.until("/tree")
         host, _, port = shown.rpartition("http://")[2].removesuffix("/tree").rpartition(":")
         headers = {"Host": f"{host}:{port}"}
-        answer = httpx.get(f"http://127.0.0.1:{port}/tree", headers=headers, trust_env=False)
+        answer = httpx.get(f"http://127.0.0.1:{port}/tree", headers=headers, trust_env=False, timeout=PATIENCE)
         opening.signal(signal.SIGINT)
         assert opening.exit_code() == 0
     inner = gpushare("logs", "lab", environ=appliance.environ).stdout.split()[0]

@@ -31,7 +31,9 @@ class Person:
         self.name, self.appliance = name, appliance
         appliance.client.post("/api/v1/people/", json={"username": name, "password": PASSWORD}).raise_for_status()
         answer = httpx.post(
-            appliance.client.base_url.join("/api/v1/sign-in/"), json={"username": name, "password": PASSWORD}, timeout=30
+            appliance.client.base_url.join("/api/v1/sign-in/"),
+            json={"username": name, "password": PASSWORD},
+            timeout=30,
         )
         self.headers = {"Authorization": f"Token {answer.raise_for_status().json()['key']}"}
         self.jobs: list[Local] = []
@@ -53,7 +55,7 @@ class Local(Job):
         super().__init__(kind, folder, name)
         words = [sys.executable, *self.words(str(HERE))]
         if kind == "simulated":
-            words = [str(ROOT / ".build/workload"), *"--bytes 64MiB --check 1MiB --compute 3600".split()]
+            words = [str(ROOT / ".build/workload"), *["--bytes", "64MiB", "--check", "1MiB", "--compute", "3600"]]
             (folder / f"{name}.ready").touch()
         answer = person.appliance.client.post(
             "/api/v1/containers/", headers=person.headers,
@@ -113,11 +115,15 @@ def play(appliance: Appliance, people: list[Person], its: Any) -> None:
         say(f"{begin - first:4.0f} s  {shown(parts)}, in sum {sum(parts):.3f}")
     if not simulated:
         parts = [person.units(first, end) / alone for person in people]
-        say(f"in {end - first:.0f} s  {shown(parts)}, in sum {sum(parts):.3f} of one alone; a window's worst {worst:.3f} off")
+        say(
+            f"in {end - first:.0f} s  {shown(parts)}, in sum {sum(parts):.3f} of one alone; a window's worst {worst:.3f} off"
+        )
         each = ", ".join(f"{100 * job.rate(first, end) / alone:.2f}" for job in people[0].jobs)
         say(f"each of ada's: {each} %")
     for person in people:
-        said = ", ".join(f"{figure} {person.told(figure):.1f} s" for figure in ("had_lately", "due_lately", "held_back_lately"))
+        said = ", ".join(
+            f"{figure} {person.told(figure):.1f} s" for figure in ("had_lately", "due_lately", "held_back_lately")
+        )
         say(f"the appliance says of {person.name}'s last minute: {said}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, MIB, Host, query
 from web.models import Gpu, UsageSample
 
@@ -86,11 +86,11 @@ async def test_process_that_got_past_the_shim_is_shown_as_uncapped(host: Host) -
     async def told() -> list[dict[str, object]]:
         return (await host.claim(container)).processes
 
-    for _ in range(600):
-        processes = await told()
-        if processes and (await query(Gpu.objects.get)).foreign > CONTEXT:
-            break
-        await asyncio.sleep(0.1)
+    async def seen() -> bool:
+        return (await query(Gpu.objects.get)).foreign > CONTEXT
+
+    processes = await eventually(told)
+    await eventually(seen)
     assert [(each["used"], each["real"], each["uncapped"]) for each in processes] == [(0, GIB + CONTEXT, True)]
     assert (await host.claim(container)).unexplained == GIB + CONTEXT
     assert (await query(Gpu.objects.get)).foreign == GIB + CONTEXT
@@ -105,7 +105,5 @@ async def test_who_computes_is_told_and_who_only_holds_is_not(host: Host) -> Non
     def told() -> bool:
         return UsageSample.objects.filter(container=computing, utilisation=100).exists()
 
-    async with asyncio.timeout(PATIENCE):
-        while not await query(told):  # noqa: ASYNC110 - a row of the database
-            await asyncio.sleep(0.05)
+    await eventually(lambda: query(told))
     assert not await query(UsageSample.objects.filter(container=holding, utilisation__gt=0).exists)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host
 from tests.support.swapped import at_once, slowly
 from web.models import Container, Swap
@@ -87,10 +87,7 @@ async def test_an_idle_holder_gives_way_and_comes_back_when_it_computes_again(la
 
 
 async def eventually_events(host: Host, container: Container, *kinds: str) -> list[Any]:
-    async with asyncio.timeout(PATIENCE):
-        while not (found := await host.events(container, *kinds)):  # noqa: ASYNC110 - a row of the database
-            await asyncio.sleep(0.02)
-    return found
+    return await eventually(lambda: host.events(container, *kinds))
 
 
 async def test_a_call_that_has_blocked_before_a_new_scheduler_looks_brings_it_back_all_the_same(lab: Host) -> None:
@@ -133,9 +130,7 @@ async def test_a_scheduler_killed_while_it_gives_way_leaves_nothing_half(lab: Ho
         os.kill(session.pid, signal.SIGUSR1)
         killing = asyncio.create_task(lab.command("kill", other))  # answered now, or by the next scheduler
     try:
-        async with asyncio.timeout(PATIENCE):
-            while (await lab.get(container)).swap != moment:  # noqa: ASYNC110 - a row of the database
-                await asyncio.sleep(0.005)
+        await lab.moved_to(container, moment)
     finally:
         await separate.kill()
     at_once()

@@ -38,11 +38,11 @@ async def separate(transactional_db: None, tmp_path: Path) -> AsyncIterator[tupl
 
 async def asked_again(host: Host, container: Container, before: int) -> None:
     """Waits until the new scheduler has written down that this container waits: once more than `before` times."""
-    for _ in range(3000):  # a minute
-        if len(await host.events(container, "suspended")) > before:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail(f"{container} did not ask again")
+
+    async def again() -> bool:
+        return len(await host.events(container, "suspended")) > before
+
+    await eventually(again)
 
 
 async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_resumes_in_turn(

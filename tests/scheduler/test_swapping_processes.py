@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler
 from tests.support.swapped import (
     ASKER_DIES,
@@ -124,9 +124,7 @@ async def test_a_scheduler_killed_in_the_middle_leaves_nothing_half(host: Host, 
         slowly()
     kind, asked = ("resume", {}) if moment is Swap.COMING else ("pause", {"free_memory": True})
     command = asyncio.create_task(host.command(kind, container, **asked))
-    async with asyncio.timeout(PATIENCE):
-        while (await host.get(container)).swap != moment:  # noqa: ASYNC110 - a row of the database
-            await asyncio.sleep(0.005)
+    await host.moved_to(container, moment)
     await separate.kill()
     at_once()
     await host.start()

@@ -27,7 +27,7 @@ from django.utils import timezone
 import shim.sim
 from scheduler.worker import Scheduler
 from tests.support.eventually import PATIENCE, eventually
-from web.models import AllocationEvent, Claim, Command, Container, Node
+from web.models import AllocationEvent, Claim, Command, Container, Node, Swap
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / ".build"
@@ -203,6 +203,12 @@ class Host:
                 return container
             assert time.monotonic() < deadline, f"{container.name} is {container.state}: {self.log(container)}"
             await asyncio.sleep(0.005)
+
+    async def moved_to(self, container: Container, where: Swap) -> None:
+        async def there() -> bool:
+            return (await self.get(container)).swap == where
+
+        await eventually(there, every=0.005)
 
     async def returned(self, container: Container) -> Claim:
         """The claim of an ended container, once everything it held has come back."""

@@ -22,9 +22,11 @@ EXCEPTIONS = {
     "it acts, or is slow, at random moments": (
         "tests/card/kills.py",
         "tests/engines/test_hundred_launches.py",
+        "tests/scheduler/test_ranks.py",
         "tests/shim/test_processes.py::test_processes_killed_at_random_leave_nothing",
         "tests/sim/test_computing.py::test_whoever_is_killed_or_frozen_at_any_moment_holds_up_nobody",
     ),
+    "its time is virtual": ("tests/card/test_gates.py", "tests/scheduler/test_preemption_two_at_once.py"),
     "it stands for something slow": (
         "tests/engines/test_docker_logs.py::slowly",
         "tests/kubernetes/cluster/pods.py::_tell",
@@ -59,6 +61,7 @@ EXCEPTIONS = {
     "the promise is a time, and what breaks it takes many times as long": (
         "tests/card/test_guardian.py::test_the_next_one_knows_who_was_locked_before_it_began",
         "tests/plugin/test_many.py::test_five_hundred_at_once",
+        "tests/scheduler/test_turns_processes.py",
         "tests/sim/test_card.py::test_a_frozen_process_holds_up_nobody",
     ),
 }

@@ -77,7 +77,12 @@ def debt(turns: Turns, owner: str, gpus: Iterable[str], now: float) -> float:
     for gpu in gpus:
         deal = Deal(turns, now)
         card = deal.cards.get(gpu)
-        if card is None or card.mode is not Mode.TURNS or owner not in card.purses or not deal.competes(gpu, ROOT, owner):
+        if (
+            card is None
+            or card.mode is not Mode.TURNS
+            or owner not in card.purses
+            or not deal.competes(gpu, ROOT, owner)
+        ):
             continue
         new = Taker("", {gpu: Seat()}, owner=owner, where=frozenset({gpu}))
         deal.cards[gpu] = replace(card, members=(*card.members, new.id))

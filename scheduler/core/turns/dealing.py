@@ -74,7 +74,9 @@ class Deal(Table):
         ruled = any(self.ruled(gpu, ring) not in (None, member) for gpu in cards for ring, member in rings(taker))
         stays = saved and not self.spent(taker) and not ruled
         alone = all(self.alone(taker, gpu) for gpu in cards)
-        reigns = not self.light(taker) and any(self.reigning(taker, gpu, ring) for gpu in cards for ring, _ in rings(taker))
+        reigns = not self.light(taker) and any(
+            self.reigning(taker, gpu, ring) for gpu in cards for ring, _ in rings(taker)
+        )
         if taker.beside and (not stays or reigns):
             self.put(replace(taker, beside=False, since=self.now))
             self.share(self.linked(cards))
@@ -121,7 +123,9 @@ class Deal(Table):
         reign = replace(self.cards[gpu].reigns.get(ring, Reign()), ruler=first)
         if ends := first is not None and not reign.open and reign.seconds >= self.rules.longest_priority - EPSILON:
             for name in self.queues(gpu).get(first, ()) if ring is ROOT else (first,):
-                self.put(replace(self.takers[name], called=False, since=self.now))  # it was charged nothing to give back
+                self.put(
+                    replace(self.takers[name], called=False, since=self.now)
+                )  # it was charged nothing to give back
             reign = replace(reign, open=True)
         self._set_reign(gpu, ring, reign)
         if ends:
