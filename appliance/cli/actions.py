@@ -182,7 +182,7 @@ def change(
     ] = None,
     priority: Annotated[int | None, typer.Option(help="New priority.")] = None,
     compute_weight: Annotated[
-        int | None, typer.Option(metavar="1-1000", help="New share of GPU time under contention.")
+        int | None, typer.Option(metavar="1-1000", help="New share of GPU time among your containers.")
     ] = None,
     compute_limit: Annotated[
         str | None, typer.Option(metavar="PERCENT|none", help="New limit of GPU time; none: no limit.")

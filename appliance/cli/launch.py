@@ -93,7 +93,7 @@ def run(
     ] = None,
     priority: Annotated[int | None, typer.Option(help="Higher priorities get memory first.")] = None,
     compute_weight: Annotated[
-        int | None, typer.Option(metavar="1-1000", help="Share of GPU time under contention; default: 100.")
+        int | None, typer.Option(metavar="1-1000", help="Share of GPU time among your containers; default: 100.")
     ] = None,
     compute_limit: Annotated[
         str | None, typer.Option(metavar="PERCENT|none", help="Limit of GPU time, also without contention.")

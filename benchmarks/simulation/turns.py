@@ -244,7 +244,7 @@ class _Play:
                     continue
                 if isinstance(event, Started):
                     self.its[event.container].locked, self.its[event.container].opened = False, at
-                self._tell(type(event)(at, event.container))  # type: ignore[call-arg,union-attr]
+                self._tell(type(event)(at, event.container))  # type: ignore[arg-type,call-arg,union-attr]
             elif self.agenda[0][0] <= at:
                 self._due(heappop(self.agenda)[2])
             elif at == times[3]:

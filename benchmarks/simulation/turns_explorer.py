@@ -51,8 +51,10 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """What is explored: for each container its cards and its owner, as letters; and whether modes, priorities and limits
-    change. Containers without an owner are one person's."""
+    """What is explored: for each container its cards and its owner, as letters; whether rules change.
+
+    Containers without an owner are one person's.
+    """
 
     places: tuple[str, ...]
     changes: bool = False

@@ -1,4 +1,4 @@
-"""The turns of people: as of one person's containers nothing changed; between people a card is divided by their tree."""
+"""The turns of people: a card is divided by their tree; of one person's containers all is as it was."""
 
 from __future__ import annotations
 

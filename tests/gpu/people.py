@@ -57,9 +57,10 @@ class Local(Job):
         if kind == "simulated":
             words = [str(ROOT / ".build/workload"), *["--bytes", "64MiB", "--check", "1MiB", "--compute", "3600"]]
             (folder / f"{name}.ready").touch()
+        quota = GIB if kind == "simulated" else 3 * GIB
         answer = person.appliance.client.post(
             "/api/v1/containers/", headers=person.headers,
-            json={"name": name, "image": "local", "command": words, "gpu_memory": 3 * GIB if kind != "simulated" else GIB},
+            json={"name": name, "image": "local", "command": words, "gpu_memory": quota},
         )  # fmt: skip
         assert answer.is_success, answer.text
         self.id = str(answer.json()["id"])
@@ -75,8 +76,8 @@ def main(arguments: Sequence[str]) -> None:
     its = parser.parse_args(arguments)
     its.folder.mkdir(parents=True)
     appliance = Appliance(
-        its.folder / "home", its.gpus, its.folder / "appliance.log", GPUSHARE_ENGINE="process", GPUSHARE_COMPUTE="turns",
-        GPUSHARE_GIVE_WAY="off",
+        its.folder / "home", its.gpus, its.folder / "appliance.log", GPUSHARE_ENGINE="process",
+        GPUSHARE_COMPUTE="turns", GPUSHARE_GIVE_WAY="off",
     )  # fmt: skip
     appliance.start()
     try:
@@ -115,9 +116,7 @@ def play(appliance: Appliance, people: list[Person], its: Any) -> None:
         say(f"{begin - first:4.0f} s  {shown(parts)}, in sum {sum(parts):.3f}")
     if not simulated:
         parts = [person.units(first, end) / alone for person in people]
-        say(
-            f"in {end - first:.0f} s  {shown(parts)}, in sum {sum(parts):.3f} of one alone; a window's worst {worst:.3f} off"
-        )
+        say(f"in {end - first:.0f} s  {shown(parts)}, in sum {sum(parts):.3f} of one alone; worst {worst:.3f} off")
         each = ", ".join(f"{100 * job.rate(first, end) / alone:.2f}" for job in people[0].jobs)
         say(f"each of ada's: {each} %")
     for person in people:

@@ -29,6 +29,7 @@ from tests.support.nvml import Nvml
 GPU = "GPU-0"
 TICK, LOOK = 0.004, 0.2  # seconds: between two steps of the card, and between two looks of NVML's
 SETTLES, MEASURED = 10, 20  # seconds
+GATELESS = SimpleNamespace(gate=SimpleNamespace(entries=list))  # of a process that is no rank
 T = TypeVar("T")
 
 
@@ -122,14 +123,14 @@ class Scene:
         self.card = CardModel(len(weights), drain)
         self._player = TurnPlayer(self.card, self.card, Rules(cycle=1.0), lambda id_: self._computing.pids(id_))  # type: ignore[arg-type]
         self.live_containers = live_containers = {}
+        self.ended: list[LiveContainer] = []
         for pid, weight in enumerate(weights, start=1):
             its = live_containers[str(pid)] = LiveContainer(
                 str(pid), str(pid), {GPU: 1}, compute_weight=weight, started_at=1.0
             )
-            its.sessions = {pid: SimpleNamespace(pid=pid, ended=False)}  # type: ignore[dict-item]
-        self._computing = computing.Computing(
-            Watched(), SimpleNamespace(live_containers=live_containers, ended=[], state=State()), self._player, print
-        )  # type: ignore[arg-type]
+            its.sessions = {pid: SimpleNamespace(pid=pid, ended=False, page=GATELESS)}  # type: ignore[dict-item]
+        broker = SimpleNamespace(live_containers=live_containers, ended=self.ended, state=State())
+        self._computing = computing.Computing(Watched(), broker, self._player, print)  # type: ignore[arg-type]
 
     async def play(self, what: Callable[[Scene], Coroutine[Any, Any, T]]) -> T:
         await self._player.start({GPU: Mode.TURNS})
@@ -155,7 +156,7 @@ class Scene:
             await asyncio.sleep(chance.uniform(0.2, 0.4))
             (old,) = its.sessions
             new = self.card.replace(old)
-            its.sessions = {new: SimpleNamespace(pid=new, ended=False)}
+            its.sessions = {new: SimpleNamespace(pid=new, ended=False, page=GATELESS)}
             its.note_gone([old], time.monotonic())
 
     async def shares_of_lives(self) -> tuple[float, float]:
@@ -223,6 +224,37 @@ def test_work_of_processes_that_have_ended_is_their_containers(played: Any) -> N
     steady, used = played(Scene([300, 100], 0.033), Scene.shares_of_lives)
     assert steady == pytest.approx(0.75, abs=0.05)
     assert used > 0.9
+
+
+async def _short_containers(scene: Scene, owes: bool) -> tuple[float, float]:
+    """The second is another person's, lives for 0.4 s, and so do those after it. What the first has; what is owed."""
+    live, pid = scene.live_containers.pop("2"), 2
+    scene.card.idle.add(2)
+    begun, before, most = time.time(), scene.card.had[1], 0.0
+    while time.time() < begun + MEASURED:
+        wait = scene._player.owes("bob", [GPU])
+        most = max(most, wait)
+        if wait and owes:
+            await asyncio.sleep(0.05)
+            continue
+        pid = scene.card.replace(pid)
+        live = scene.live_containers[str(pid)] = LiveContainer(str(pid), "", {GPU: 1}, owner="bob", started_at=1.0)
+        live.sessions = {pid: SimpleNamespace(pid=pid, ended=False, page=GATELESS)}  # type: ignore[dict-item]
+        await asyncio.sleep(0.4)
+        scene.live_containers.pop(str(pid))
+        live.sessions = {}
+        live.note_gone([pid], time.monotonic())
+        scene.card.ended.add(pid)
+        scene.ended[:] = [each for each in [*scene.ended, live] if each.pids_lately(time.monotonic())]
+    return (scene.card.had[1] - before) / MEASURED, most
+
+
+def test_short_containers_are_charged_to_their_person_and_wait_until_that_is_paid(played: Any) -> None:
+    had, _ = played(Scene([100, 100], 0.033), lambda scene: _short_containers(scene, owes=True))
+    assert had == pytest.approx(0.5, abs=0.1)
+    had, most = played(Scene([100, 100], 0.033), lambda scene: _short_containers(scene, owes=False))
+    assert had < 0.65
+    assert most > 3.0, "what nobody waits for to be paid grows"
 
 
 def test_a_pid_that_has_ended_is_its_containers_until_another_has_it() -> None:

@@ -134,7 +134,7 @@ _CATALOGUE: dict[str, str] = {
     "compute_turns": "in turns",
     "compute_shared": "shared",
     "compute_title_turns": "Take turns on GPU {index}?",
-    "compute_text_turns": "Containers that compute on it then do so one at a time, by weight, each about every second. "
+    "compute_text_turns": "Containers that compute on it then do so one at a time, each about every second. "
     "Limits are kept.",
     "compute_title_shared": "No turns on GPU {index}?",
     "compute_text_shared": "Containers that compute on it then do so at once, as the driver shares it out: weights and "

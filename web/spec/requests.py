@@ -242,7 +242,7 @@ class LaunchSpec(StrictSerializer):
         min_value=1,
         max_value=HEAVIEST,
         label="Compute weight",
-        help_text="Share of GPU time under contention; empty: 100",
+        help_text="Share of GPU time among its owner's containers; empty: 100",
         **_OR_NULL,
     )
     compute_limit = StrictInteger(

@@ -149,7 +149,7 @@ class Turns:
     cards: Mapping[str, Card] = field(default_factory=dict)
     takers: Mapping[str, Taker] = field(default_factory=dict)
     now: float = 0.0
-    tree: Tree = Tree()
+    tree: Tree = field(default_factory=Tree)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Deal(Table):
         its = self.among(gpus)
         gpus = [gpu for gpu in gpus if self.cards[gpu].mode is Mode.TURNS]
         for gpu in gpus:
+            if not self.cards[gpu].reigns and not any(taker.priority for taker in self.active(gpu)):
+                continue
             for ring in dict.fromkeys([ROOT, *self.people(gpu), *self.cards[gpu].reigns]):
                 self._enthrone(gpu, ring)
         for name in its:
@@ -208,10 +210,10 @@ class Deal(Table):
 
         Who reigns among its person's containers goes before them, in the place of the first.
         """
-        cards = self.turned(taker)
-        among = any(self.reigning(taker, gpu, taker.owner) for gpu in cards)
-        reigns = any(self._reigns_alone(taker, gpu) for gpu in cards)
-        since = taker.since
+        cards, since, among, reigns = self.turned(taker), taker.since, False, False
+        if any(self.cards[gpu].reigns for gpu in cards):
+            among = any(self.reigning(taker, gpu, taker.owner) for gpu in cards)
+            reigns = any(self._reigns_alone(taker, gpu) for gpu in cards)
         if among and not reigns:
             since = min([since, *(self.takers[name].since for gpu in cards for name in self.people(gpu)[taker.owner])])
         return not reigns, taker.beside, len(cards) < 2, since, not among, taker.id

@@ -51,7 +51,7 @@ def _along(ways: Mapping[str, Way], most: Mapping[str, float], whole: float) -> 
     shares: dict[str, float] = {}
     for (side, _), its in sides.items():
         if not all(its.values()):  # the containers themselves
-            shares |= {name: parts[side] for name in its}
+            shares |= dict.fromkeys(its, parts[side])
         elif parts[side] == bounds.get(side):
             shares |= {name: most[name] for name in its}
         else:

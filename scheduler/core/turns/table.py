@@ -162,9 +162,12 @@ class Table:
 
     def round_length(self, gpu: str, ring: Ring) -> float:
         """Seconds of a card that all of it together are given in each round of the ring."""
-        if ring is ROOT:
-            return max(self.rules.cycle, SHORTEST * len(self.cards[gpu].people))
-        return max(self.rules.cycle, SHORTEST * len(self.people(gpu).get(ring, ())) / self._whole(gpu, ring))
+        lengths = self._crowd(gpu).lengths
+        if ring not in lengths:
+            its = self.people(gpu) if ring is ROOT else self.people(gpu).get(ring, ())
+            whole = 1.0 if ring is ROOT else self._whole(gpu, ring)
+            lengths[ring] = max(self.rules.cycle, SHORTEST * len(its) / whole)
+        return lengths[ring]
 
     def _whole(self, gpu: str, person: str) -> float:
         """A person's share of a card, if no limit of theirs bounds it."""
@@ -369,11 +372,13 @@ class Table:
 
 @dataclass(slots=True)
 class _Crowd:
-    """Of one card, by person, until somebody comes or goes: containers that compute, those in the queue, shares."""
+    """Of one card, by person, until somebody comes or goes: containers that compute, those in the queue, shares, and
+    how long rounds are."""
 
     active: dict[str, list[str]] = field(default_factory=dict)
     queues: dict[str, dict[str, None]] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
+    lengths: dict[Ring, float] = field(default_factory=dict)
 
 
 def rings(taker: Taker) -> tuple[tuple[Ring, str], ...]:
