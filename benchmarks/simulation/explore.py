@@ -17,10 +17,10 @@ from functools import partial
 from itertools import product, repeat
 from typing import Any
 
-from benchmarks.simulation import cut_explorer, deadlock, turns_explorer
-from benchmarks.simulation.explorer import Broken, explore, hosts
+from benchmarks.simulation.exploring import cut_explorer, deadlock, turns_explorer
+from benchmarks.simulation.exploring.explorer import Broken, explore, hosts
+from benchmarks.simulation.exploring.splits import Cards, check
 from benchmarks.simulation.literal import RULES
-from benchmarks.simulation.splits import Cards, check
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from benchmarks.simulation.explorer import explore, hosts
+from benchmarks.simulation.exploring.explorer import explore, hosts
 from benchmarks.simulation.simulate import run
 from benchmarks.simulation.workloads import bound, paper
 from scheduler.core.policies import POLICIES, Policy, described

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from benchmarks.simulation.cut_explorer import TRAININGS, Unsound, explore
+from benchmarks.simulation.exploring.cut_explorer import TRAININGS, Unsound, explore
 from scheduler.core import cut
 from scheduler.core.cut import STALLED, Channel, Cut, Seat, advance, missing, paired, together
 

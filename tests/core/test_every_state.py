@@ -5,9 +5,9 @@ from math import inf
 
 import pytest
 
-from benchmarks.simulation import deadlock
-from benchmarks.simulation.explorer import Broken, Host, explore, hosts
-from benchmarks.simulation.splits import Cards, check
+from benchmarks.simulation.exploring import deadlock
+from benchmarks.simulation.exploring.explorer import Broken, Host, explore, hosts
+from benchmarks.simulation.exploring.splits import Cards, check
 from scheduler.core import changes, preemption, safety
 from scheduler.core.people import heads
 from scheduler.core.policies import POLICIES

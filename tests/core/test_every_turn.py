@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulation.turns_explorer import PARTIES, Party, Unsound, explore
+from benchmarks.simulation.exploring.turns_explorer import PARTIES, Party, Unsound, explore
 from scheduler.core.turns.dealing import Deal
 
 
@@ -14,7 +14,7 @@ def test_no_way_leads_to_two_at_once_or_to_nobody_or_leaves_somebody_out(party):
 
 
 def test_the_explorer_finds_one_who_waits_for_too_long(monkeypatch):
-    monkeypatch.setattr("benchmarks.simulation.turns_explorer.BOUND", 0.4)
+    monkeypatch.setattr("benchmarks.simulation.exploring.turns_explorer.BOUND", 0.4)
     with pytest.raises(Unsound, match="have no turn for"):
         explore(Party(("g", "g")), 3)
 

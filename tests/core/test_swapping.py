@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.simulation.explorer import Host, explore
+from benchmarks.simulation.exploring.explorer import Host, explore
 from scheduler.core.events import (
     CameBack,
     ContainerAdded,

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, permutations, product
 from math import inf
 
-from benchmarks.simulation import among_people
+from benchmarks.simulation.exploring import among_people
 from scheduler.core import changes, fair, policies, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (

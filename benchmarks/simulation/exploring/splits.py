@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from benchmarks.simulation.explorer import NOW, STILL, Broken, Host, build
+from benchmarks.simulation.exploring.explorer import NOW, STILL, Broken, Host, build
 from scheduler.core import safety
 from scheduler.core.arbiter import handle
 from scheduler.core.changes import lend
