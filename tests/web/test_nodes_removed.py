@@ -14,8 +14,7 @@ from tests.support.machine import GIB, make_container, make_gpu, make_node
 from web import audit
 from web.errors import Problem
 from web.live import figures, openmetrics
-from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, Node, State
-from web.models.records import ExpectedBy
+from web.models import AllocationEvent, AuditEntry, Claim, Command, Container, ExpectedBy, Node, State
 from web.services import launching, nodes
 from web.services.placement.place import Place
 

@@ -1,9 +1,10 @@
-"""All records of the appliance. Hosts and GPUs in hosts.py, containers and commands in records.py, what happened to
-them in history.py, the states of a container in states.py, who may do what in people.py, notifications in notifying.py,
-the hash chain in chain.py, Docker's volumes in volumes.py, what is relayed from other hosts in relay.py, fair share in
-shares.py."""
+"""All records of the appliance. Hosts and GPUs in hosts.py, containers and commands in records.py, words that their
+fields can have in choices.py, what happened to them in history.py, the states of a container in states.py, who may do
+what in people.py, notifications in notifying.py, the hash chain in chain.py, Docker's volumes in volumes.py, what is
+relayed from other hosts in relay.py, fair share in shares.py."""
 
 from web.models.chain import AuditEntry, Chain, Seal, Verification
+from web.models.choices import ExpectedBy, GaveWay, Shortage, Swap
 from web.models.history import AllocationEvent, UsageSample
 from web.models.hosts import Compute, Gpu, Invitation, Node
 from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
@@ -13,10 +14,6 @@ from web.models.records import (
     Command,
     Container,
     ContainerQuerySet,
-    ExpectedBy,
-    GaveWay,
-    Shortage,
-    Swap,
     large,
 )
 from web.models.relay import RelayOrder

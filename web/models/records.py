@@ -19,44 +19,13 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from web.models.choices import ExpectedBy, GaveWay, Shortage, Swap
 from web.models.hosts import Gpu, Node, ordered
 from web.models.states import State, in_state, state_of, waiting_since
 
 USUAL_WEIGHT = 100  # in the turns on a GPU
 COLOURS = 10  # as many as a colour-blind reader can tell apart
 MARKS = 4 * COLOURS  # each of them plain, and with three patterns
-
-
-class Shortage(models.TextChoices):
-    WAIT = "wait"
-    FAIL = "fail"
-
-
-class Swap(models.TextChoices):
-    """Written before each step: what a scheduler that takes over has to bring to its end. Empty: nothing is swapped."""
-
-    LEAVING = "leaving"  # its processes are being stopped, and their memory goes to the host's
-    OUT = "out"
-    COMING = "coming"  # there is room for it again, and it is being brought back
-
-
-class GaveWay(models.TextChoices):
-    IDLE = "idle"  # it computed nothing
-    SHARE = "share"  # its owner had more of the card than is due
-    ROTATE = "rotate"  # it had its time
-
-    @property
-    def told(self) -> str:
-        """How the detail of such a swap begins; where a person has asked for it, another word stands there."""
-        was = {GaveWay.IDLE: "It was idle", GaveWay.SHARE: "It was above its owner's fair share"}
-        return f"{was.get(self, 'It had its time')}, and gave way to"
-
-
-class ExpectedBy(models.TextChoices):
-    """What the time rests on by which somebody who waits is expected to go on."""
-
-    LIMITS = "limits"  # time limits end others by then: at the latest
-    EARLIER_RUNS = "earlier runs"  # how long the same jobs took before: a guess
 
 
 def large(path: str = "") -> list[str]:
