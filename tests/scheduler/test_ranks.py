@@ -6,16 +6,16 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.card import gates
-from tests.scheduler.test_turns import had, shared, standing, take_turns
+from tests.scheduler.test_turns_processes import standing, take_turns
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host
+from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host, on_card
 from tests.support.swapped import at_once
 from web.models import Container
 
@@ -41,6 +41,22 @@ async def training(host: Host, *ranks: str, **fields: object) -> Container:
     return await host.launch("sh", "-c", script, **fields)
 
 
+async def had(host: Host, *containers: Container, seconds: float) -> list[float]:
+    """Seconds of the first card that each has had in so many; the simulated card knows."""
+    before = [on_card(host, each) for each in containers]
+    await asyncio.sleep(seconds)
+    return [on_card(host, each) - was for each, was in zip(containers, before, strict=True)]
+
+
+async def shared(host: Host, its: Mapping[Container, float]) -> None:
+    """Returns once each has had its part of some seconds: with another job on both processors some are off."""
+    for _ in range(6):
+        parts = await had(host, *its, seconds=6)
+        if [part / sum(parts) for part in parts] == pytest.approx(list(its.values()), abs=0.08):
+            return
+    raise AssertionError(parts)
+
+
 def steps(host: Host, container: Container) -> int:
     return max([0, *(int(line) for line in host.log(container).splitlines() if line.isdigit())])
 
@@ -55,7 +71,7 @@ async def test_two_trainings_share_two_cards_by_their_weights(lab: Host) -> None
     one, two = await training(lab, compute_weight=300), await training(lab, compute_weight=100)
     await goes_on(lab, one, two)
     await take_turns(lab, one, two)
-    await shared(lab, {one: 0.75, two: 0.25}, 6, within=0.08)
+    await shared(lab, {one: 0.75, two: 0.25})
     await goes_on(lab, one, two)
     assert [(await lab.get(each)).no_turns for each in (one, two)] == ["", ""]
 
@@ -83,7 +99,7 @@ async def test_ranks_in_two_containers_have_their_turns_together(lab: Host) -> N
     await take_turns(lab, *pair, other)
     stops = [lab.up.turns.is_stopped(str(each.pk)) for each in pair]
     assert stops[0] == stops[1]
-    await shared(lab, {pair[0]: 0.5, other: 0.5}, 6, within=0.08)
+    await shared(lab, {pair[0]: 0.5, other: 0.5})
 
 
 async def test_one_whose_rank_stands_still_holds_up_others_for_a_moment_only(lab: Host) -> None:
