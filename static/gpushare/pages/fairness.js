@@ -5,7 +5,14 @@ import { hue, make, mark } from "../parts/format.js";
 const data = document.getElementById("curve-data");
 if (data) {
   const { times, people } = JSON.parse(data.textContent);
-  const line = (label, stroke, more = {}) => ({ label, stroke, width: 2, spanGaps: false, points: { size: 5 }, ...more });
+  const line = (label, stroke, more = {}) => ({
+    label,
+    stroke,
+    width: 2,
+    spanGaps: false,
+    points: { size: 5 },
+    ...more,
+  });
   const key = (index) => make("span", { class: "key used-key", "data-mark": mark(index) });
   chart(
     document.getElementById("curve"),
@@ -23,7 +30,5 @@ if (data) {
     }),
     [times, times.map(() => 1), ...people.map(({ values }) => values)],
   );
-  document
-    .getElementById("curve-legend")
-    .append(...people.flatMap(({ name }, index) => [key(index), name]));
+  document.getElementById("curve-legend").append(...people.flatMap(({ name }, index) => [key(index), name]));
 }
