@@ -65,7 +65,7 @@ MUTANTS = tuple(
         (f"{WEB}/services/admission.py", "self.gib_hours >= self.limits.gib_hours", "False",
          "tests/web/test_allowances.py"),
         (f"{WEB}/services/issuing.py", "SIGN_OF_LIFE).exists():", "SIGN_OF_LIFE).exists() or True:",
-         "tests/web/test_launching.py"),
+         "tests/web/test_steering.py"),
         (f"{WEB}/services/placement/policies.py", "if len(found) < count:", "if False:",
          "tests/web/test_placement_policies.py"),
         (f"{WEB}/people/tokens.py", "if token.expires_at is not None and token.expires_at <= now:", "if False:",

