@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.card import generation
 from scheduler.card.turns import EARLY
-from tests.scheduler.test_turns import computing, goes_on, take_turns
+from tests.scheduler.test_turns_processes import computing, goes_on, take_turns
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host
 from tests.support.swapped import at_once
