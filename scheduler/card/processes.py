@@ -130,15 +130,13 @@ class Processes:
         free = {pid for pid, answer in zip(pids, answers, strict=True) if answer}
         self.locked -= free
         self._guardian.release(free)
-        if self.locked:
-            return False
-        if self.stops is not None:
+        if self.stops is not None and (free or not self.locked):  # those that were let go compute
             now = clock.monotonic()
             self._stopped.append((self.stops, now))
             self.stops = None
             while self._stopped and self._stopped[0][1] < now - REMEMBERED:
                 self._stopped.popleft()
-        return True
+        return not self.locked
 
     async def _unlock_one(self, pid: int) -> bool:
         for _ in range(ATTEMPTS):

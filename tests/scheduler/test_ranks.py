@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scheduler.card import gates
-from tests.scheduler.test_turns_processes import standing, take_turns
+from tests.scheduler.test_turns_processes import standing
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host, on_card
 from tests.support.swapped import at_once
@@ -55,6 +55,12 @@ async def shared(host: Host, its: Mapping[Container, float]) -> None:
         if [part / sum(parts) for part in parts] == pytest.approx(list(its.values()), abs=0.08):
             return
     raise AssertionError(parts)
+
+
+async def take_turns(host: Host, *containers: Container) -> None:
+    """Waits until each has been stopped once; a new one is not known to the turns at once."""
+    for each in containers:
+        await eventually(lambda: (its := host.up.turns.standing(str(each.pk))) and its.held_back > 0)  # noqa: B023
 
 
 def steps(host: Host, container: Container) -> int:
