@@ -278,7 +278,7 @@ GPUSHARE_IDLE_ACTION = environment.one_of("GPUSHARE_IDLE_ACTION", "mark", "notif
 GPUSHARE_SWAP_MEMORY = (
     environment.size("GPUSHARE_SWAP_MEMORY", "0") if environment.text("GPUSHARE_SWAP_MEMORY") else None
 )
-GPUSHARE_GIVE_WAY = environment.one_of("GPUSHARE_GIVE_WAY", "idle", "off", "rotate")  # who, to those who wait
+GPUSHARE_GIVE_WAY = environment.one_of("GPUSHARE_GIVE_WAY", "share", "off", "idle", "rotate")  # who, to those who wait
 GPUSHARE_ROTATE_AFTER = environment.number("GPUSHARE_ROTATE_AFTER", 10)  # minutes, of waiting and of holding
 GPUSHARE_COMPUTE = environment.one_of("GPUSHARE_COMPUTE", "turns", "shared")  # how containers share a GPU's computing
 GPUSHARE_BYPASS_ACTION = environment.one_of("GPUSHARE_BYPASS_ACTION", "show", "kill")  # for who got past the shim
