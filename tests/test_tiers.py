@@ -36,9 +36,9 @@ def test_the_files_that_a_reason_names_stay() -> None:
     [
         ("tests/browser/test_pages.py::test_one[a]", True),
         ("tests/browser/test_pages_too.py::test_one", False),
-        ("tests/scheduler/test_turns.py::test_two_that_compute_share_the_card_by_their_weights", False),
-        ("tests/scheduler/test_turns.py::test_shares_come_out_although_a_sample_names_only_one[weights0]", True),
-        ("tests/scheduler/test_turns.py::test_shares_come_out_although_a_sample_names_only_one_more", False),
+        ("tests/scheduler/test_turns.py::test_those_that_compute_share_the_card_by_their_weights", False),
+        ("tests/scheduler/test_shares.py::test_it_is_written_down_and_taken_over[x]", True),
+        ("tests/scheduler/test_shares.py::test_it_is_written_down_and_taken_over_more", False),
     ],
 )
 def test_a_name_waits_by_its_file_or_by_itself(node: str, waits: bool) -> None:

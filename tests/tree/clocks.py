@@ -27,7 +27,7 @@ EXCEPTIONS = {
         "tests/shim/test_processes.py::test_processes_killed_at_random_leave_nothing",
         "tests/sim/test_computing.py::test_whoever_is_killed_or_frozen_at_any_moment_holds_up_nobody",
     ),
-    "its time is virtual": ("tests/card/test_gates.py", "tests/scheduler/test_preemption_two_at_once.py"),
+    "its time is virtual": ("tests/card/test_gates.py",),
     "it stands for something slow": (
         "tests/card/test_gates.py::_run",
         "tests/engines/test_docker_logs.py::slowly",
