@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.card import gates
+from scheduler.card import gates, processes, turns
 from tests.scheduler.test_turns_processes import standing
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, SeparateScheduler, a_host, on_card
@@ -108,7 +108,11 @@ async def test_ranks_in_two_containers_have_their_turns_together(lab: Host) -> N
     await shared(lab, {pair[0]: 0.5, other: 0.5})
 
 
-async def test_one_whose_rank_stands_still_holds_up_others_for_a_moment_only(lab: Host) -> None:
+async def test_one_whose_rank_stands_still_holds_up_others_for_a_moment_only(
+    lab: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "HUNG_FOR", 1.0)
+    monkeypatch.setattr(processes, "MISSED", 1.0)
     one, two = await training(lab), await training(lab)
     await goes_on(lab, one, two)
     await take_turns(lab, one, two)
