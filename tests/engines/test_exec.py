@@ -15,12 +15,18 @@ from scheduler.engines.docker import executed as docker_executed
 from scheduler.engines.docker.attach import Attached
 from scheduler.engines.process import tree
 from tests.engines.conftest import leaks_sockets
-from tests.engines.test_conformance import FOREVER, KINDS, Launcher, Opener, a_launch, engine, kind, opened, told, tried
+from tests.engines.test_conformance import FOREVER, KINDS, Launcher, Opener, a_launch, engine, opened, told, tried
 from tests.support.eventually import PATIENCE, eventually
 
-__all__ = ["KINDS", "a_launch", "engine", "kind", "opened"]
+__all__ = ["a_launch", "engine", "opened"]
 pytestmark = leaks_sockets
 SH = ("/bin/sh", "-c")
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind != "in-process"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of engines that run programs: a coroutine has none beside itself."""
+    return str(request.param)
 
 
 async def all_of(executed: Executed) -> tuple[bytes, bytes, int | None]:

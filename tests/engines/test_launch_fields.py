@@ -27,7 +27,8 @@ from web.spec.requests import FIELDS
 # The scheduler itself sees to these; no engine hears of them but by a container's name and GPUs.
 SCHEDULERS = {
     "gpu_memory", "gpus", "name", "priority", "on_shortage", "ttl_seconds", "max_wait_seconds", "compute_weight",
-    "compute_limit", "notify", "guaranteed", "give_way", "remove_when_done", "restart",
+    "compute_limit", "notify", "guaranteed", "give_way", "movable", "remove_when_done",
+    "restart",
 }  # fmt: skip
 WEB = {"node", "constraints"}  # where it goes is settled before a scheduler hears of it, or by a placer
 ENGINES = {**{field: field for field in ASKED}, "env": "environment"}  # what an engine calls it
