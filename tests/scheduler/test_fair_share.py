@@ -225,7 +225,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
         raise OperationalError("the server is away")
 
     def begin() -> None:
-        monkeypatch.setattr(write_behind, "_write", away)
+        monkeypatch.setattr(write_behind, "write_batch", away)
         monkeypatch.setattr(stores, "_open", away)
         monkeypatch.setattr(Store, "may_start_alone", staticmethod(lambda: True))
 
