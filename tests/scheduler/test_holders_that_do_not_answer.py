@@ -7,7 +7,7 @@ from math import isfinite
 import pytest
 
 from scheduler.card.helper import is_stopped
-from scheduler.containers import swapping
+from scheduler.containers import moving
 from scheduler.core.events import Effect, Event, NotMoved
 from tests.scheduler.test_preemption import eventually_events, lab
 from tests.support.eventually import eventually
@@ -56,7 +56,7 @@ async def test_it_is_put_aside_for_longer_each_time(lab: InProcess, monkeypatch:
         assert (await lab.command("pause", container, free_memory=True)).outcome == "refused"
         lab.process(container).freeze(False)
         await lab.eventually(lambda: live.swap == "" and len(spans) >= times)  # noqa: B023
-    assert spans == [swapping.ASIDE, 2 * swapping.ASIDE, 4 * swapping.ASIDE]
+    assert spans == [moving.ASIDE, 2 * moving.ASIDE, 4 * moving.ASIDE]
     assert (await lab.command("pause", container, free_memory=True)).outcome == "done"
     assert live.unanswered == 0
     await lab.command("resume", container)
