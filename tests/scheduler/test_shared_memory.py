@@ -88,7 +88,8 @@ async def is_said(host: Host, container: Container, words: str) -> None:
 @pytest.mark.parametrize(("ended", "stays"), [(False, "Process 7 shares memory"), (True, "")])
 def test_a_process_that_has_ended_shares_nothing_any_more(ended: bool, stays: str) -> None:
     session = SimpleNamespace(pid=7, ended=ended, page=SimpleNamespace(shared=Sharing.IPC))
-    assert why_it_stays(cast(LiveContainer, SimpleNamespace(sessions={1: session})))[:23] == stays
+    live = SimpleNamespace(sessions={1: session}, gates={})
+    assert why_it_stays(cast(LiveContainer, live))[:23] == stays
 
 
 @EACH

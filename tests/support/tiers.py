@@ -117,7 +117,10 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/cli/test_outage.py",
         "tests/cli/test_top.py::test_while_the_server_is_killed_it_says_so_keys_work_and_it_comes_back",
     ),
-    "turns in real time; test_turns.py has them on virtual time, and test_turns_processes.py the kill": (
+    "turns in real time; test_turns.py and card/test_gates.py have them on virtual time, test_turns_processes.py the kill": (
+        "tests/scheduler/test_ranks.py::test_a_limit_is_kept_alone",
+        "tests/scheduler/test_ranks.py::test_ranks_in_two_containers_have_their_turns_together",
+        "tests/scheduler/test_ranks.py::test_two_trainings_share_two_cards_by_their_weights",
         "tests/scheduler/test_shares.py::test_it_is_written_down_and_taken_over",
         "tests/scheduler/test_shares.py::test_who_computes_a_little_of_each_second_had_that_little",
         "tests/scheduler/test_turns_at_random.py",
