@@ -117,7 +117,7 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/cli/test_outage.py",
         "tests/cli/test_top.py::test_while_the_server_is_killed_it_says_so_keys_work_and_it_comes_back",
     ),
-    "turns in real time; test_turns.py and card/test_gates.py have them on virtual time, test_turns_processes.py the kill": (
+    "turns in real time; test_turns.py and test_gates.py have them on virtual time, test_turns_processes.py the kill": (
         "tests/scheduler/test_ranks.py::test_a_limit_is_kept_alone",
         "tests/scheduler/test_ranks.py::test_ranks_in_two_containers_have_their_turns_together",
         "tests/scheduler/test_ranks.py::test_two_trainings_share_two_cards_by_their_weights",
