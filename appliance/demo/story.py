@@ -14,6 +14,7 @@ from appliance.cli.client import Client, Json
 from appliance.cli.errors import Problem
 
 MiB = 1 << 20
+SIGN_IN_WITHIN = 30  # seconds until it begins without anybody
 PAUSE = 3.0  # seconds between two steps, for people who watch
 PATIENCE = 30.0  # seconds until a step must have been seen
 NOT_LIVE = 409  # it has ended meanwhile, or is not launched yet

@@ -56,7 +56,6 @@ def test_a_folder_that_is_all_the_time_exchanged_for_a_link_shows_no_container_w
         GPUSHARE_ENGINE="docker",
         GPUSHARE_DOCKER_HOST=dockerd.address,
         GPUSHARE_VOLUME_ROOTS=str(tmp_path / "data"),
-        GPUSHARE_API_RATE="1000/second",
     )
 
     key = {"Authorization": f"Token {appliance.token}"}

@@ -17,7 +17,7 @@ from tests.support.tables import begin_with_tables
 from tests.support.terminal import Terminal
 
 # It begins when somebody has signed in, and not by itself.
-CONSTANTS = {"appliance.demo.story.PAUSE": 0.3, "appliance.management.commands.demo.PATIENCE": 600}
+CONSTANTS = {"appliance.demo.story.PAUSE": 0.3, "appliance.demo.story.SIGN_IN_WITHIN": 600}
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -29,7 +29,9 @@ IMAGE = "gpushare/brings:latest"
 
 def looks_of(engine: DockerEngine, docker_api: docker.APIClient) -> list[dict[str, Any]]:
     """Containers that looks of this home's schedulers have made: other tests share the Docker engine."""
-    found: list[dict[str, Any]] = docker_api.containers(all=True, filters={"name": f"^/{engine._preloads._prefix}"})
+    found: list[dict[str, Any]] = docker_api.containers(
+        all=True, filters={"name": f"^/{engine._maker.preloads._prefix}"}
+    )
     return found
 
 

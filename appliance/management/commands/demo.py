@@ -22,8 +22,6 @@ from appliance.running.ground import described
 from appliance.running.parts import Stopped
 from appliance.running.serve import Address, Appliance
 
-PATIENCE = 30  # seconds until it begins without anybody
-
 
 class Command(BaseCommand):
     help = "Starts the appliance and a demo: four containers share one GPU of 5 GiB."
@@ -62,7 +60,7 @@ class Command(BaseCommand):
                     f"  Watch it: {address.link}\n"
                     "  (it signs you in as 'admin', once, within ten minutes; after that, the password is in "
                     f"{settings.GPUSHARE_HOME / 'admin-token'})\n\n"
-                    f"  The demo begins when you sign in, or in {PATIENCE} seconds."
+                    f"  The demo begins when you sign in, or in {story.SIGN_IN_WITHIN} seconds."
                 )
                 wait_for_sign_in(timezone.now())
             observed = self.play(client, engine)
@@ -94,8 +92,8 @@ class Command(BaseCommand):
 
 
 def wait_for_sign_in(since: datetime) -> None:
-    """Returns when somebody has signed in, by the link or otherwise, and sees the page; or after PATIENCE."""
-    deadline = time.monotonic() + PATIENCE
+    """Returns when somebody has signed in, by the link or otherwise, and sees the page; or after a while."""
+    deadline = time.monotonic() + story.SIGN_IN_WITHIN
     while time.monotonic() < deadline:
         if User.objects.filter(last_login__gte=since).exists():
             time.sleep(min(story.PAUSE, 2.0))
