@@ -14,14 +14,14 @@ from tests import often
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files in the order in which they ran, without a load: `fails` fails at its second time."""
+    """The files in the order in which they ran, without a load: `fails` fails at its second time, `broken` always."""
     ran: list[str] = []
 
     def play(tests: Sequence[str], within: float) -> int | None:
         ran.extend(tests)
         if "hangs" in tests:
             return None
-        return int("fails" in tests and ran.count("fails") == 2)
+        return int("broken" in tests or ("fails" in tests and ran.count("fails") == 2))
 
     monkeypatch.setattr(often, "load", nullcontext)
     monkeypatch.setattr(often, "pytest", play)
@@ -32,12 +32,22 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("tests", "within", "code", "ran"),
     [
         (["a", "b"], 60.0, 0, ["a", "b"] * 3),
-        (["a", "fails"], 60.0, 1, ["a", "fails"] * 2),
+        (["a", "fails"], float("inf"), 1, ["a", "fails"] * 2),
+        (["a", "fails"], 60.0, 0, [*["a", "fails"] * 2, "fails"]),
+        (["a", "broken"], 60.0, 1, ["a", "broken", "broken"]),
         (["a", "hangs", "b"], 60.0, 0, ["a", "hangs"]),
         (["a"], 0.0, 0, []),
         ([], 60.0, 0, []),
     ],
-    ids=["all pass", "one fails at times", "one takes too long", "no time at all", "nothing was changed"],
+    ids=[
+        "all pass",
+        "one fails at times",
+        "in CI that is said",
+        "one fails alone, too",
+        "one takes too long",
+        "no time at all",
+        "nothing was changed",
+    ],
 )
 def test_a_failure_is_red_and_a_lack_of_time_is_not(
     played: list[str], tests: list[str], within: float, code: int, ran: list[str]
