@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from channels_redis.core import RedisChannelLayer
 
-from appliance.budgets import PREFIX, Budgets
+from appliance.budgets import NAMES, Budgets
 from tests.support.tables import begin_with_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,7 +103,7 @@ def documented() -> dict[str, str]:
 
 def values_of(names: set[str], home: Path, **environ: str) -> dict[str, str]:
     """What these settings are, as text, where the environment holds no other."""
-    budgets = {name: f"settings.GPUSHARE_BUDGETS.{name[len(PREFIX) :].lower()}" for name in names if PREFIX in name}
+    budgets = {name: f"settings.GPUSHARE_BUDGETS.{NAMES[name]}" for name in names if name in NAMES}
     shown = {name: ELSEWHERE.get(name, name) for name in names} | budgets
     reads = {name: what if "settings." in what else f"settings.{what}" for name, what in shown.items()}
     told = ", ".join(f"{name!r}: str({what})" for name, what in reads.items())

@@ -17,7 +17,7 @@ from scheduler import clock
 from scheduler.core import cut
 from scheduler.core.cut import Channel, Cut, Looks, Seat
 from shim.binding.gate import BEAT, Entry, Unseen
-from web.services.sharing import ELSEWHERE
+from web.spec.several_hosts import ELSEWHERE
 
 # DDP on two H100s came to a cut within 13 ms (median) and 35 ms (most), FSDP within 2 and 6: what takes longer waits
 # for something else, for which a program that is held back waits in vain.

@@ -10,8 +10,9 @@ from tests.support.people import client_for
 from tests.support.site import person
 from web.models import Claim, Container, Gpu
 from web.services import attention, steering
-from web.services.sharing import ELSEWHERE, not_kept, price
+from web.services.sharing import not_kept, price
 from web.spec.requests import LaunchSpec
+from web.spec.several_hosts import ELSEWHERE
 
 pytestmark = pytest.mark.django_db
 STOPPED_NOT = "Process 7: the lock failed: what it had given the card to do was not done in time."

@@ -8,8 +8,8 @@ from typing import Any
 from web.errors import conflict
 from web.models.hosts import Compute
 from web.models.records import USUAL_WEIGHT
+from web.spec.several_hosts import ELSEWHERE
 
-ELSEWHERE = "ranks that are not on this host"  # in `no_turns`, of one that can never be stopped
 PRICE = (
     "Movable: NCCL's ranks on several GPUs then work without peer access, at 96% of the speed measured "
     "(two H100, data-parallel training)."

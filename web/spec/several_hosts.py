@@ -1,10 +1,12 @@
-"""Whether a launch says that its ranks are on several hosts, in the words of torchrun, Slurm and accelerate."""
+"""Ranks on several hosts: whether a launch says so, in the words of torchrun, Slurm and accelerate."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+
+ELSEWHERE = "ranks that are not on this host"  # in `no_turns`, of one that can never be stopped
 
 _OPTION = re.compile(r"--(nnodes|num[_-]machines)(=.*)?")
 _VARIABLES = ("PET_NNODES", "SLURM_NNODES", "NNODES")
