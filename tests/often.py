@@ -24,6 +24,11 @@ WITHIN = 300.0  # seconds for what a change touches
 ENDS_WITHIN = 60.0  # seconds for a run that is interrupted to take down what it has started
 # Ends with whoever started it.
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+# It takes Ctrl-C: what a script starts in the background inherits that it is ignored.
+PYTEST = (
+    "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "sys.exit(pytest.main(sys.argv[1:]))"
+)
 NO_TESTS = 5  # pytest's exit code where all were left out
 
 
@@ -48,7 +53,7 @@ def changed(root: Path = ROOT) -> list[str]:
 
 def pytest(tests: Sequence[str], within: float) -> int | None:
     """pytest's exit code, or None if so many seconds were not enough."""
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    words = [sys.executable, "-c", PYTEST, "-q", "-x", "-p", "no:cacheprovider", *tests]
     with subprocess.Popen(words, cwd=ROOT) as process:
         try:
             return process.wait(within)
