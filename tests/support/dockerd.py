@@ -24,6 +24,7 @@ import pytest
 
 IMAGE = "gpushare/test:latest"
 SHIFTED = 300_000
+FLAGS = "TEST_DOCKERD_FLAGS"  # more words for each dockerd, from the environment: `make docker-test`
 PLUGINS = "/run/docker/plugins"
 LINKS = (
     "sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc", "tr", "stty",
@@ -51,7 +52,7 @@ class Dockerd:
         return self._with_users()
 
     def _flags(self) -> list[str]:
-        return ["--userns-remap=daemon"] if self._remapped else []
+        return [*(["--userns-remap=daemon"] if self._remapped else []), *os.environ.get(FLAGS, "").split()]
 
     def start(self) -> None:
         # After a sudden death it may give up on the containerd that lives on; a supervisor would start it again too.
