@@ -16,7 +16,7 @@ from web.models import Claim, Command, Container, Gpu
 
 @pytest.fixture
 def waiting(site):
-    """Three of ann's wait, the last of them at the head of the queue; two of bob's keep them waiting, one is paused."""
+    """Three of ann's wait, the last of them at the head of the queue; two of bob's keep them waiting: one is paused."""
     card, ann, bob = rows.gpu(), person("ann"), person("bob")
     made = [
         rows.container(f"wait-{number}", ann, card, suspended_since=rows.ago(900 - number), queue_position=3 - number)
@@ -34,7 +34,7 @@ def of(page, who):
 def test_one_that_waits_is_served_first_and_that_can_be_undone(waiting, open_as):
     page = open_as("op", role="operator")
     page.locator("#attention-more").click()
-    line = of(page, "ann").locator("li", has_text='"wait-1"')
+    line = of(page, "bob").locator(".hung > li", has_text='"wait-1"')
     before = [str(made.pk) for made in reversed(waiting)]
     with answering(obey):
         line.get_by_role("button", name="Serve it first").click()
@@ -48,24 +48,32 @@ def test_one_that_waits_is_served_first_and_that_can_be_undone(waiting, open_as)
 
 def test_only_who_orders_the_queue_is_offered_to(waiting, open_as):
     page = open_as("ann")
-    lines = of(page, "ann").locator("li")
-    expect(lines.first).to_contain_text("3 wait for memory")
+    page.locator("#attention-more").click()
+    expect(page.locator(".hung > li")).to_have_count(3)
     expect(page.get_by_role("button", name="Serve it first")).to_have_count(0)
-    expect(lines.nth(1).get_by_role("button")).to_have_text(["Kill"])
+    expect(page.locator(".hung > li").first.get_by_role("button")).to_have_text(["Kill"])
+
+
+def test_who_waits_stands_beneath_the_cause_and_is_not_offered_to_be_killed_with_the_others(waiting, open_as):
+    """Waiters stood first, with "Kill all 3", and what they waited for behind "and 2 more"."""
+    page = open_as("op", role="operator")
+    expect(page.locator("#attention > li > h3")).to_have_text(["bob"])
+    page.locator("#attention-more").click()
+    expect(of(page, "bob").locator(".hung > li", has_text="ann")).to_have_count(3)
+    expect(page.get_by_role("button", name="Kill all")).to_have_text(["Kill all 2"])  # the holders
 
 
 def test_all_that_a_person_has_of_one_kind_are_ended_in_one_go_with_a_word_for_the_log(waiting, open_as):
     page = open_as("op", role="operator")
-    expect(of(page, "ann").locator("li").first).to_contain_text("3 wait for memory")
-    of(page, "ann").get_by_role("button", name="Kill all 3").click()
+    page.get_by_role("button", name="Kill all 2").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Kill 3 containers?")
+    expect(dialog).to_contain_text("Kill 2 containers?")
     dialog.get_by_role("textbox").fill("the machine is needed")
     with answering(obey):
-        dialog.get_by_role("button", name="Kill 3").click()
-        expect(page.locator(".toast")).to_contain_text("3 done.")
+        dialog.get_by_role("button", name="Kill 2").click()
+        expect(page.locator(".toast")).to_contain_text("2 done.")
     killed = Command.objects.filter(kind="kill")
-    assert {command.container_id for command in killed} == {made.pk for made in waiting}
+    assert {command.container.name for command in killed} == {"stands", "idles"}
     assert {command.note for command in killed} == {"the machine is needed"}
 
 

@@ -148,7 +148,10 @@ def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, monkeypatch):
     rows.container("paused", bob, card, quota=2, used=2, paused_at=rows.ago(500))
     rows.container("idle", bob, card, quota=2, used=1, idle_since=rows.ago(900))
     rows.container("elsewhere", bob, rows.gpu(1), quota=2, used=1, paused_at=rows.ago(500))
-    assert told() == [("waiting", "ann"), ("holding", "bob"), ("holding", "bob")]
+    assert told() == [("holding", "bob"), ("holding", "bob"), ("waiting", "ann")]  # the cause first
+    causes = {item.key: item.message for item in attention.items()}
+    (because,) = [item.because for item in attention.items() if item.kind == "waiting"]
+    assert causes[because].startswith('"paused" is paused and holds 2 GiB')
     assert message_of("waiting") == '"waits" waits for memory. Needs 3 GiB.'
     found = {item.message: item.acts for item in attention.items() if item.kind == "holding"}
     assert found == {

@@ -26,6 +26,7 @@ class AttentionAnswer(serializers.Serializer[Any]):
     container = serializers.UUIDField(allow_null=True, source="container.pk", default=None)
     gpu = serializers.CharField(allow_null=True, source="gpu.uuid", default=None)
     node = serializers.CharField(help_text="The name of the one that it is about; empty: of none, or of all.")
+    because = serializers.CharField(help_text="The key of the item that causes it; empty: none that is known.")
     acts = serializers.SerializerMethodField(
         help_text="What would help, and you may do: free, resume and kill it; first: put it at the head of queue/; "
         "again: launch the same with what was wrong mended."

@@ -165,6 +165,7 @@ def _told(items: Sequence[attention.Item]) -> dict[str, Record]:
             "since": seconds(item.since),
             "container": str(item.container.pk) if item.container else None,
             "acts": list(item.acts),
+            "because": item.because,
             "command": item.command,
         }
         for place, item in enumerate(items)

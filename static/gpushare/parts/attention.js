@@ -1,4 +1,4 @@
-// What needs somebody now, above everything else: by person, each with what can be done about it.
+// What needs somebody now, above everything else: by person, causes with what hangs on them beneath, and what to do.
 import { duration, make, now, t } from "./format.js";
 import { keyed, put } from "./keyed.js";
 import { live } from "./live.js";
@@ -7,13 +7,15 @@ import { pageOf } from "./waiting.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** The people in the order of their first item; what is the host's comes first. */
+/** The people in the order of their first item; what is the host's comes first. `hung`: what an item is the cause of. */
 function people() {
   const found = new Map();
   const items = Object.entries(live.state.attention).sort(([, a], [, b]) => a.place - b.place);
-  for (const [key, item] of items) {
-    if (!found.has(item.person)) found.set(item.person, []);
-    found.get(item.person).push({ key, ...item });
+  const all = new Map(items.map(([key, item]) => [key, { key, hung: [], ...item }]));
+  for (const item of all.values()) {
+    const cause = all.get(item.because);
+    if (cause) cause.hung.push(item);
+    else found.set(item.person, [...(found.get(item.person) ?? []), item]);
   }
   return [...found].sort(([a], [b]) => Number(b === "") - Number(a === ""));
 }
@@ -55,14 +57,20 @@ function newLine({ container, some }) {
     "li",
     container && !some ? { "data-id": container } : {},
     what,
+    make("span", { class: "faint" }),
     make("time", { class: "faint" }),
     make("span", { class: "acts" }),
+    make("ul", { class: "hung" }),
   );
 }
 
 function showLine(line, item) {
-  const { message, since, some, command } = item;
-  const [what, time, acts] = line.children;
+  const { message, since, some, command, person, because, hung = [] } = item;
+  const [what, whose, time, acts, beneath] = line.children;
+  whose.hidden = !because;
+  if (because) put(whose, person);
+  beneath.hidden = hung.length === 0;
+  keyed(beneath, hung, ({ key }) => key, newLine, showLine);
   const [, name, rest] = message.match(/^("[^"]*")?(.*)$/s);
   put(what.firstChild, name ?? "");
   if (what.lastChild.data !== rest) what.lastChild.data = rest;
@@ -81,6 +89,7 @@ function showLine(line, item) {
 }
 
 const TOGETHER = ["resume", "free", "kill"]; // what can be done to several at once
+const WAITERS = new Set(["waiting", "swapped_waiting"]); // they are not at fault: nothing is offered for all of them
 
 /** Of each kind that this person has several of, a line with what can be done about all of them. */
 function together(items) {
@@ -88,30 +97,35 @@ function together(items) {
   for (const item of items) kinds.set(item.kind, [...(kinds.get(item.kind) ?? []), item]);
   return [...kinds]
     .map(([kind, some]) => ({ key: `all ${kind}`, kind, some }))
-    .filter(({ some }) => some.length > 1)
+    .filter(({ kind, some }) => some.length > 1 && !WAITERS.has(kind))
     .map((line) => ({ ...line, acts: TOGETHER.filter((act) => line.some.every((item) => may(item).includes(act))) }))
     .filter(({ acts }) => acts.length)
     .map((line) => ({ ...line, message: t(`all_${line.kind}`, { count: line.some.length }), since: null }));
 }
 
 const FEW = 3; // lines while nobody asks for more
-const OF_ONE = 2; // and so many of one person
+const OF_ONE = 2; // and so many of one person, or beneath one cause
 let all = false;
+
+const count = (items) => items.reduce((sum, { hung }) => sum + 1 + hung.length, 0);
+const countAll = (groups) => groups.reduce((sum, [, items]) => sum + count(items), 0);
 
 /** The first lines of the first people, and how many items are left out. */
 function shorten(groups) {
-  const count = groups.reduce((sum, [, items]) => sum + items.length, 0);
-  if (all || count <= FEW) return [groups.map(([person, items]) => [person, [...together(items), ...items]]), 0];
+  if (all || countAll(groups) <= FEW)
+    return [groups.map(([person, items]) => [person, [...together(items), ...items]]), 0];
   const short = [];
   let left = FEW;
   let shown = 0;
   for (const [person, items] of groups) {
-    const some = [...together(items), ...items].slice(0, Math.min(OF_ONE, left));
+    const some = [...together(items), ...items]
+      .slice(0, Math.min(OF_ONE, left))
+      .map((line) => ({ ...line, hung: line.hung?.slice(0, OF_ONE) ?? [] }));
     if (some.length) short.push([person, some]);
     left -= some.length;
-    shown += some.filter((line) => !line.some).length;
+    shown += count(some.filter((line) => !line.some));
   }
-  return [short, count - shown];
+  return [short, countAll(groups) - shown];
 }
 
 $("attention-more")?.addEventListener("click", () => {
@@ -121,7 +135,7 @@ $("attention-more")?.addEventListener("click", () => {
 
 function showMore(groups, more) {
   const button = $("attention-more");
-  button.hidden = !more && !(all && groups.reduce((sum, [, items]) => sum + items.length, 0) > FEW);
+  button.hidden = !more && !(all && countAll(groups) > FEW);
   button.setAttribute("aria-expanded", String(all));
   put(button, all ? t("fewer") : t("and_more", { count: more }));
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from itertools import groupby, takewhile
@@ -34,8 +35,9 @@ FACTS = ("started_at", "swapped_at", "paused_at", "suspended_since", "kill_reque
 def items(now: datetime) -> Iterator[Item]:
     yield from _past_the_shim()
     yield from _not_restored()
-    yield from _waiting(now)
-    yield from _holding()
+    holders = _holders()
+    yield from _holding(holders)
+    yield from _waiting(now, holders)
     yield from _above_share(now)
     yield from _no_turns()
     yield from _failing(now)
@@ -64,35 +66,64 @@ def _not_restored() -> Iterator[Item]:
         yield about(container, Kind.NOT_RESTORED, message, "resume", "kill", since=container.swapped_at)
 
 
-def _waiting(now: datetime) -> Iterator[Item]:
-    """Who runs and waits for memory; and who was moved to host memory and waits for room to come back."""
-    long_ago = now - timedelta(seconds=LONG_SECONDS)
-    waiting = Container.objects.waiting().filter(suspended_since__lte=long_ago).select_related("owner").defer(*large())
-    for container in waiting:
-        if container.state is State.SUSPENDED:
-            message = f'"{container.name}" waits for memory. {container.queue_reason}'.strip()
-            yield about(container, Kind.WAITING, message, "first", "kill", since=container.suspended_since)
-        elif container.state is State.SWAPPED:
-            size = format_size(container.swapped)
-            waits = f'"{container.name}" has {size} in host memory and waits for free GPU memory.'
-            message = f"{waits} {container.queue_reason}".strip()
-            yield about(container, Kind.SWAPPED_WAITING, message, "first", "kill", since=container.suspended_since)
+@dataclass(slots=True)
+class _Holder:
+    """Who is paused or idle, and who waits for memory of its GPUs."""
+
+    container: Container
+    claims: list[Claim]
+    others: dict[UUID, str]
+
+    @property
+    def held(self) -> int:
+        return sum(claim.granted for claim in self.claims)
 
 
-def _holding() -> Iterator[Item]:
-    """Who is paused or idle and holds memory of a GPU that somebody waits for."""
+def _holders() -> list[_Holder]:
     waiting: dict[str, dict[UUID, str]] = defaultdict(dict)
     for claim in _claims().filter(waiting__gt=0).exclude(container__suspended_since=None):
         waiting[claim.gpu.uuid][claim.container.pk] = claim.container.name
     if not waiting:
-        return
+        return []
     stands = Q(container__paused_at__isnull=False) | Q(container__idle_since__isnull=False)
+    found = []
     for container, claims in _by_container(_claims().filter(stands, granted__gt=0, gpu__uuid__in=waiting)):
         others = {pk: name for claim in claims for pk, name in waiting[claim.gpu.uuid].items() if pk != container.pk}
-        if not others:
+        if others:
+            found.append(_Holder(container, claims, others))
+    return found
+
+
+def _waiting(now: datetime, holders: list[_Holder]) -> Iterator[Item]:
+    """Who runs and waits for memory; and who was moved to host memory and waits for room to come back.
+
+    Of several holders that stand in the way, the one with the most memory counts as the cause.
+    """
+    causes = {
+        pk: f"{Kind.HOLDING}:{holder.container.pk}"
+        for holder in sorted(holders, key=lambda each: each.held)
+        for pk in holder.others
+    }
+    long_ago = now - timedelta(seconds=LONG_SECONDS)
+    waiting = Container.objects.waiting().filter(suspended_since__lte=long_ago).select_related("owner").defer(*large())
+    for container in waiting:
+        if container.state is State.SUSPENDED:
+            kind, message = Kind.WAITING, f'"{container.name}" waits for memory.'
+        elif container.state is State.SWAPPED:
+            size = format_size(container.swapped)
+            kind = Kind.SWAPPED_WAITING
+            message = f'"{container.name}" has {size} in host memory and waits for free GPU memory.'
+        else:
             continue
-        held = format_size(sum(claim.granted for claim in claims))
-        whom = _named(list(others.values())) + (" wait" if len(others) > 1 else " waits")
+        message = f"{message} {container.queue_reason}".strip()
+        because = causes.get(container.pk, "")
+        yield about(container, kind, message, "first", "kill", since=container.suspended_since, because=because)
+
+
+def _holding(holders: list[_Holder]) -> Iterator[Item]:
+    for holder in holders:
+        container, held = holder.container, format_size(holder.held)
+        whom = _named(list(holder.others.values())) + (" wait" if len(holder.others) > 1 else " waits")
         movable = container.node and not (container.node.cannot_swap or container.cannot_move)
         free = ("free",) if movable else ()
         if container.paused_at is not None:

@@ -11,7 +11,7 @@ from web.people.roles import Deed, Rights
 
 
 class Kind(StrEnum):
-    """What stops everybody first."""
+    """What stops everybody first; a cause before its consequences."""
 
     DATABASE_AWAY = "database_away"
     SCHEDULER_AWAY = "scheduler_away"
@@ -27,10 +27,10 @@ class Kind(StrEnum):
     UNEXPLAINED = "unexplained"
     UNCAPPED = "uncapped"
     NOT_RESTORED = "not_restored"
-    WAITING = "waiting"
-    SWAPPED_WAITING = "swapped_waiting"
     HOLDING = "holding"
     ABOVE_SHARE = "above_share"
+    WAITING = "waiting"
+    SWAPPED_WAITING = "swapped_waiting"
     NO_TURNS = "no_turns"
     FAILING = "failing"
     FOREIGN = "foreign"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Item:
     """`person` is whose it is: a user name, or empty where it is the host's. `node` is the name of the one that it is
-    about; empty: of none, or of all. `acts`: what can be done about it.
+    about; empty: of none, or of all. `acts`: what can be done about it. `because`: the key of the item that causes it.
 
     An act is the name of an action on `container`: free, resume, kill; `first` puts it at the head of the queue, and
     `again` launches the same once more. `command` helps on the host, where nothing here can reach: for a shell.
@@ -55,6 +55,7 @@ class Item:
     acts: tuple[str, ...] = ()
     command: str = ""
     node: str = ""
+    because: str = ""
 
     @property
     def place(self) -> int | None:
@@ -69,5 +70,8 @@ class Item:
         return [act for act in self.acts if act != "first" or rights.may(Deed.ORDER_QUEUE)]
 
 
-def about(container: Container, kind: Kind, message: str, *acts: str, since: datetime | None = None) -> Item:
-    return Item(f"{kind}:{container.pk}", kind, container.owner.get_username(), message, since, container, acts=acts)
+def about(
+    container: Container, kind: Kind, message: str, *acts: str, since: datetime | None = None, because: str = ""
+) -> Item:
+    owner = container.owner.get_username()
+    return Item(f"{kind}:{container.pk}", kind, owner, message, since, container, acts=acts, because=because)
