@@ -1,5 +1,5 @@
 // On every page: the connection, the banners, ages, answers to actions.
-import { duration, now, stamp, t } from "./parts/format.js";
+import { duration, now, t } from "./parts/format.js";
 import { live } from "./parts/live.js";
 import "./parts/actions.js";
 import "./parts/skip.js";
@@ -42,27 +42,13 @@ function showAges() {
   }
 }
 
-/** Times come in UTC and are shown where the reader is, as the charts are. */
-function showTimes() {
-  for (const element of document.querySelectorAll("time[data-at]")) {
-    element.title = element.textContent;
-    element.textContent = stamp(Number(element.dataset.at));
-    delete element.dataset.at;
-  }
-}
-
 live.addEventListener("connection", showConnection);
 live.addEventListener("change", () => {
   showBanners();
   showConnection();
 });
 setInterval(showAges, 1000);
-for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"])
-  document.addEventListener(swapped, () => {
-    showAges();
-    showTimes();
-  });
+for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, showAges);
 showAges();
-showTimes();
 // Only once every script of the page listens: the first snapshot comes at once, and comes once.
 document.addEventListener("DOMContentLoaded", () => live.start(document.body.dataset.live));

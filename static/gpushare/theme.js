@@ -1,4 +1,13 @@
-// Runs before the first paint, so that a chosen theme never flashes the other one.
+// Runs before the first paint: a chosen theme never flashes the other one, and times are written in the reader's zone.
+{
+  const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
+  const told = () => /(?:^|; )zone=([^;]*)/.exec(document.cookie)?.[1] ?? "UTC";
+  if (told() !== timeZone) {
+    // biome-ignore lint/suspicious/noDocumentCookie: the Cookie Store API needs TLS
+    document.cookie = `zone=${timeZone}; path=/; max-age=31536000; samesite=lax`;
+    if (told() === timeZone) location.reload(); // this page was written in another zone
+  }
+}
 {
   const chosen = () => {
     try {

@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
+from django.utils import timezone
 
 from web.errors import Problem
 from web.live import snapshot
@@ -56,8 +57,15 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
         "text": text,
         "banners": _banners(text),
         "warnings": warning.warned(user),
+        "zone": _zone(),
     }
     return render(request, template, frame | (context or {}), status=status)
+
+
+def _zone() -> str:
+    """What times on pages are in: Europe/Berlin (UTC+01:00)."""
+    zone, shift = str(timezone.get_current_timezone()), timezone.localtime().strftime("%z")
+    return zone if zone == "UTC" else f"{zone} (UTC{shift[:3]}:{shift[3:]})"
 
 
 def _banners(text: dict[str, str]) -> dict[str, str | bool]:

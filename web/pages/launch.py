@@ -10,6 +10,7 @@ from django.contrib.auth.decorators import login_required
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from web.errors import Problem
@@ -141,7 +142,7 @@ def _told(found: peaks.Peak) -> str:
     """From which runs, and what they took."""
     whose, alike = ("of yours", "Not all had this command") if found.owner else ("of it", "All had this command")
     text = f"{found.runs} runs {whose} took up to {format_size(found.peak or 0)}. {alike}"
-    text += f"; the last ended on {found.last:%Y-%m-%d}." if found.last else "."
+    text += f"; the last ended on {timezone.localtime(found.last):%Y-%m-%d}." if found.last else "."
     if found.rejected_runs:
         text += f" Not counted: {found.rejected_runs} in which a request was rejected."
     return text

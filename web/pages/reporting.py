@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
@@ -23,7 +23,7 @@ GROUPINGS = {name: name.capitalize() for name in reports.GROUPINGS}
 @require_GET
 def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """?from=&to= (dates, both included), ?group_by=, ?mine=1, ?format=csv. Everybody's, as over REST, unless `mine`."""
-    today = timezone.now().date()
+    today = timezone.localdate()
     first, last, error = today - timedelta(days=29), today, ""
     try:
         first, last = _date(request.GET.get("from"), first), _date(request.GET.get("to"), last)
@@ -71,4 +71,4 @@ def _date(text: str | None, otherwise: date) -> date:
 
 
 def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time.min, UTC)
+    return datetime.combine(day, time.min, timezone.get_current_timezone())

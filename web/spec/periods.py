@@ -27,6 +27,13 @@ def point(text: str) -> datetime:
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def local(text: str) -> datetime:
+    """As `point`, but a time without a zone, and a date's midnight, are of the zone in which pages show times."""
+    found = point(text)
+    zoned = parse_datetime(text) if "T" in text or " " in text.strip() else None
+    return found if zoned and zoned.tzinfo else found.replace(tzinfo=timezone.get_current_timezone())
+
+
 def second(text: str) -> datetime:
     """Seconds since the epoch, as scripts give them. Raises ValueError in words."""
     try:

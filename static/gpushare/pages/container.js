@@ -2,7 +2,7 @@
 import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
 import { countComputed, drawComputed, showComputing } from "../parts/computed.js";
 import { showState } from "../parts/computing.js";
-import { duration, hue, now, size, stamp, t } from "../parts/format.js";
+import { duration, hue, local, now, size, stamp, t } from "../parts/format.js";
 import { drawHost, showHost } from "../parts/host.js";
 import { live } from "../parts/live.js";
 import { atRest, isPressed } from "../parts/press.js";
@@ -55,7 +55,7 @@ function showWaiting(container) {
       ? t("waiting", {
           place: container.queue_position ?? "?",
           time: duration(now() - since),
-          reason: container.queue_reason,
+          reason: local(container.queue_reason),
         })
       : out,
   );

@@ -1,5 +1,5 @@
 // What needs somebody now, above everything else: by person, causes with what hangs on them beneath, and what to do.
-import { duration, make, now, t } from "./format.js";
+import { duration, local, make, now, t } from "./format.js";
 import { keyed, put } from "./keyed.js";
 import { live } from "./live.js";
 import "./copy.js";
@@ -65,8 +65,9 @@ function newLine({ container, some }) {
 }
 
 function showLine(line, item) {
-  const { message, since, some, command, person, because, hung = [] } = item;
+  const { since, some, command, person, because, hung = [] } = item;
   const [what, whose, time, acts, beneath] = line.children;
+  const message = local(item.message);
   whose.hidden = !because;
   if (because) put(whose, person);
   beneath.hidden = hung.length === 0;

@@ -56,6 +56,13 @@ export function stamp(seconds) {
   return new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19).replace("T", " ");
 }
 
+/** "at about 14:30 UTC" → the same time of today where the reader is: the scheduler writes its reasons in UTC. */
+export function local(text) {
+  return (text ?? "").replace(/\b(\d\d):(\d\d) UTC/g, (_, hours, minutes) =>
+    stamp(new Date().setUTCHours(hours, minutes, 0) / 1000).slice(11, 16),
+  );
+}
+
 const clock = { skew: 0 }; // server's clock − ours, seconds: what ages are counted against
 export const now = () => Date.now() / 1000 + clock.skew;
 export function setClock(serverNow) {

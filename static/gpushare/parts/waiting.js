@@ -1,5 +1,5 @@
 // Who waits: the list on the overview and the one on the queue's own page.
-import { duration, make, mark, now, t } from "./format.js";
+import { duration, local, make, mark, now, t } from "./format.js";
 import { keyed, put } from "./keyed.js";
 import { live } from "./live.js";
 
@@ -75,8 +75,8 @@ export function showWaiting(list, queue, { whole = queue, under = null, extra = 
       put(since, duration(now() - begun));
       put(whose, who(container, under));
       whose.title = container.owner;
-      put(why, container.queue_reason);
-      why.title = container.queue_reason;
+      put(why, local(container.queue_reason));
+      why.title = why.textContent;
     },
   );
 }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.http import QueryDict
+from django.utils.timezone import localtime
 
 from web.errors import invalid
 from web.models import Allowance, Container, Gpu
 from web.people import allowances, shares
 from web.sizes import exact_size, format_size, parse_size
+from web.spec import periods
 from web.spec.fields import SizeField, StrictInteger, StrictNumber
 from web.spec.people import AllowanceSpec
 
@@ -109,7 +112,7 @@ def asked(form: QueryDict) -> dict[str, Any]:
 def told_shares(user: User) -> dict[str, Any]:
     """A person's shares as the form has them."""
     row = shares.of(user)
-    until = f"{row.boost_until:%Y-%m-%d %H:%M}" if row.boost_until else ""
+    until = f"{localtime(row.boost_until):%Y-%m-%d %H:%M}" if row.boost_until else ""
     return shares.told(row) | {"boost_until": until}
 
 
@@ -119,6 +122,9 @@ def asked_shares(form: QueryDict) -> dict[str, Any]:
         name: 1 if (said := number(form.get(name, ""), name)) is None else said for name in ("shares", "boost")
     }
     spec |= {name: str(form[name]).strip() or None for name in ("boost_until", "share_group") if name in form}
+    with suppress(ValueError):  # what is no time, the field refuses
+        if spec.get("boost_until"):
+            spec["boost_until"] = periods.local(spec["boost_until"]).isoformat()
     return spec
 
 

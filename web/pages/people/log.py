@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods
 
@@ -82,7 +83,7 @@ def _day(text: str, later: int = 0) -> datetime | None:
     if not text:
         return None
     day: date = periods.point(text).date()
-    return datetime.combine(day, time.min, UTC) + timedelta(days=later)
+    return datetime.combine(day, time.min, timezone.get_current_timezone()) + timedelta(days=later)
 
 
 def _detail(detail: Any) -> list[tuple[str, str]]:
