@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.support.host import Host, a_host
+from tests.support.inprocess.host import InProcess
 from tests.support.joined import Site
 from tests.support.postgres import running_postgres
 
 
 @pytest.fixture
-async def host(transactional_db: None, settings, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Host]:
-    """A host with one simulated GPU of 5 GiB."""
-    async with a_host(settings, tmp_path_factory.mktemp("host")) as host:
-        yield host
+def host(inprocess: InProcess) -> InProcess:
+    """A host with one card of 5 GiB in this process. Files that need real ones import `tests.support.host.host`."""
+    return inprocess
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,12 @@ from django.core.management import call_command
 from scheduler.monitors import anchoring
 from scheduler.parts import PERIODS
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import Host, query
+from tests.support.host import Host, host, query
 from web import audit
 from web.audit import anchor
 from web.models import AuditEntry, Chain, Node, Seal
+
+__all__ = ["host"]
 
 
 async def told(*, wrong: bool) -> str:

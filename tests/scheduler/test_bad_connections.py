@@ -19,8 +19,11 @@ from scheduler.sessions.processes import OPEN_CALLS
 from scheduler.sessions.server import CONNECTIONS_BEFORE_HELLO
 from shim.binding import FRAME_SIZE, WIRE_VERSION, Frame, Type, pack
 from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, ROOT, Host
+from tests.support.host import GIB, MIB, ROOT, Host, host
 from tests.support.raw import Elsewhere, Raw
+
+__all__ = ["host"]
+
 
 HELLO = Frame(Type.HELLO, code=WIRE_VERSION)
 

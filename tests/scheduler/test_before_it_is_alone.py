@@ -13,8 +13,10 @@ from scheduler.card import generation
 from scheduler.card.turns import EARLY
 from tests.scheduler.test_turns_processes import computing, goes_on, take_turns
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import BUILD, GIB, Host
+from tests.support.host import BUILD, GIB, Host, host
 from tests.support.swapped import at_once
+
+__all__ = ["host"]
 
 
 @pytest.mark.parametrize("free_memory", [pytest.param(True, marks=pytest.mark.long), False])

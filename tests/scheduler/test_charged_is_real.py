@@ -9,7 +9,10 @@ import pytest
 
 from tests.support.card import ROOT
 from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, Host
+from tests.support.host import GIB, MIB, Host, host
+
+__all__ = ["host"]
+
 
 START = f"""
 import sys

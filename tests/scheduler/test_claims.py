@@ -11,8 +11,11 @@ from scheduler.sessions import grants, lease_pages
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import LeasePage
 from scheduler.sessions.live_containers import program_of
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
 from web.models import Container
+
+__all__ = ["host"]
+
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 

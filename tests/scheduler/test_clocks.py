@@ -15,9 +15,12 @@ from scheduler import clock
 from scheduler.clock import Clocks
 from scheduler.engines.base import Condition, Status
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host, query
+from tests.support.host import GIB, Host, host, query
 from web.history.spans import Held, spans
 from web.models import Command
+
+__all__ = ["host"]
+
 
 ROOT = Path(__file__).resolve().parents[2]
 HOURS = 8 * 3600.0

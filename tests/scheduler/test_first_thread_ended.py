@@ -10,8 +10,11 @@ from scheduler.card.helper import is_stopped
 from scheduler.sessions import lease_pages
 from scheduler.sessions.live_containers import program_of
 from tests.support.eventually import eventually
-from tests.support.host import MIB, Host
+from tests.support.host import MIB, Host, host
 from web.models import Container, Swap
+
+__all__ = ["host"]
+
 
 SIZE = 700 * MIB
 # Its first thread makes the context and ends; another one holds the memory, and frees it when there is a file.

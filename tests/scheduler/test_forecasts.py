@@ -11,8 +11,11 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from tests.support.eventually import PATIENCE
-from tests.support.host import GIB, MIB, Host, query
+from tests.support.host import GIB, MIB, Host, host, query
 from web.models import Command, Container, ExpectedBy
+
+__all__ = ["host"]
+
 
 HOLDS = ("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600")
 

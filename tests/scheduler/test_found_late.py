@@ -17,8 +17,11 @@ from scheduler.containers import swapping, takeover
 from scheduler.monitors.measure import Measure
 from scheduler.sessions import lease_pages
 from tests.support.eventually import eventually, stopped
-from tests.support.host import BUILD, GIB, Host, query
+from tests.support.host import BUILD, GIB, Host, host, query
 from web.models import Container, Swap
+
+__all__ = ["host"]
+
 
 ASKS = """
 import os, sys, time

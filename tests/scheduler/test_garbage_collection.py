@@ -19,8 +19,10 @@ from scheduler.parts import PERIODS
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store.records import Records
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host, query
+from tests.support.host import GIB, Host, host, query
 from web.models import Claim, Container
+
+__all__ = ["host"]
 
 
 def engine_has(host: Host, container: Container) -> bool:

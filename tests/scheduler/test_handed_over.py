@@ -18,12 +18,15 @@ from scheduler.engines.base import EngineError
 from scheduler.engines.placer import Stage, Standing
 from scheduler.store import Store, pending_placements
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import Host, query
+from tests.support.host import Host, host, query
 from web.errors import Problem
 from web.models import AllocationEvent, Command, Container, Node
 from web.services import nodes
 from web.services.placement import accept_placement
 from web.services.placement.placement_ticket import PlacementTicket
+
+__all__ = ["host"]
+
 
 ANY: Any = None
 

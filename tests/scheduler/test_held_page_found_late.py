@@ -8,8 +8,11 @@ import pytest
 
 from scheduler.containers.takeover import TakeOver
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, query
+from tests.support.host import BUILD, GIB, Host, host, query
 from web.models import Container, Swap
+
+__all__ = ["host"]
+
 
 ASKS = """
 import os, sys, time

@@ -25,8 +25,11 @@ from scheduler.sessions.wire import WIRE_VERSION, Frame, Type, pack
 from tests.scheduler.test_sockets import Welcoming
 from tests.support.attacks import ATTACKS, Bystander, attack
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
 from tests.support.raw import Raw
+
+__all__ = ["host"]
+
 
 HELLO = Frame(Type.HELLO, code=WIRE_VERSION)
 CALLS = 50  # of the bystander's, during an attack

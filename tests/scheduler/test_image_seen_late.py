@@ -17,10 +17,13 @@ from scheduler.plugin.folders import Folders
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import volumes
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, Host, query
+from tests.support.host import GIB, Host, host, query
 from tests.support.people import make_user
 from web.models import Allowance, Container, Node
 from web.services import mounting
+
+__all__ = ["host"]
+
 
 SEEN = {"name": "one", "image": "miner:latest", "command": ["dig"], "memory": None, "cpus": None}
 

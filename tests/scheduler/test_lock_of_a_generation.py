@@ -12,7 +12,9 @@ import pytest
 from scheduler.card.generation import Generation
 from scheduler.containers.takeover import TakeOver
 from scheduler.engines.base import EngineError
-from tests.support.host import Host
+from tests.support.host import Host, host
+
+__all__ = ["host"]
 
 
 def held() -> list[Path]:

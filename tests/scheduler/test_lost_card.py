@@ -14,7 +14,9 @@ import pytest
 
 from scheduler.gpus import simulated_card
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, Host
+from tests.support.host import BUILD, Host, host
+
+__all__ = ["host"]
 
 
 @pytest.mark.parametrize("length", [0, 100, 1 << 16])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host, query
+from tests.support.host import GIB, Host, host, query
 from web.models import Claim, Node
 from web.services import nodes
+
+__all__ = ["host"]
+
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.host import GIB, MIB, Host
+from tests.support.host import GIB, MIB, Host, host
+
+__all__ = ["host"]
+
 
 CONTEXT = 66 * MIB
 

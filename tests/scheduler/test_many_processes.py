@@ -19,8 +19,11 @@ from scheduler.sessions.live_containers import LiveContainer, Session
 from shim.binding import Type
 from shim.binding.slots import Slot
 from tests.support.eventually import eventually
-from tests.support.host import MIB, ROOT, Host, a_host
+from tests.support.host import MIB, ROOT, Host, a_host, host
 from tests.support.raw import Elsewhere
+
+__all__ = ["host"]
+
 
 # Each child says HELLO, and hangs up if it is told so. All of them live until a line comes, and die at one moment.
 PROCESSES = """

@@ -20,11 +20,6 @@ from web.models import AllocationEvent, Container, Gpu, UsageSample
 HOLD = ("--hold", "600")
 
 
-@pytest.fixture
-def host(inprocess: InProcess) -> InProcess:
-    return inprocess
-
-
 async def past_the_shim(process: Process, size: str) -> None:
     process.takes_past_the_shim(int(size))
     process.say("holds")

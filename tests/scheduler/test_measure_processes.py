@@ -6,8 +6,11 @@ import asyncio
 import sys
 
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, MIB, Host, query
+from tests.support.host import BUILD, GIB, MIB, Host, host, query
 from web.models import Gpu, UsageSample
+
+__all__ = ["host"]
+
 
 CONTEXT = 66 * MIB
 

@@ -11,9 +11,12 @@ import pytest
 
 from scheduler.containers import swapping
 from tests.support.eventually import PATIENCE, eventually, stopped
-from tests.support.host import BUILD, GIB, Host, query
+from tests.support.host import BUILD, GIB, Host, host, query
 from tests.support.swapped import at_once, held_up
 from web.models import Command, Container, Swap
+
+__all__ = ["host"]
+
 
 # It asks its card all the time, each time telling so; of SIGTERM it asks once more, and ends.
 ASKER = """

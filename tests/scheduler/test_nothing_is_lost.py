@@ -12,8 +12,11 @@ from django.db import OperationalError
 from scheduler.engines import host_memory, kernel_log
 from scheduler.store import write_behind
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, query
+from tests.support.host import BUILD, GIB, Host, host, query
 from web.models import Command, Container
+
+__all__ = ["host"]
+
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 

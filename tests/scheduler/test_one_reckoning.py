@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.core import admission, safety
-from tests.support.host import GIB, MIB, Host, query
+from tests.support.host import GIB, MIB, Host, host, query
 from web.models import Gpu
 from web.sizes import format_size
+
+__all__ = ["host"]
+
 
 CONTEXT = 66 * MIB
 HOLD = ("--check", "1MiB", "--hold", "600")

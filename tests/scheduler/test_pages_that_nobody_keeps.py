@@ -11,7 +11,10 @@ import pytest
 from scheduler.containers import takeover
 from scheduler.sessions import lease_pages
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
+
+__all__ = ["host"]
+
 
 HOLDS = ("workload", "--bytes", "64MiB", "--hold", "600")
 

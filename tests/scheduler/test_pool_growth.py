@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 from tests.scheduler.test_charged_is_real import HOLD, START
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
+
+__all__ = ["host"]
+
 
 # A pool of 2,400 MiB of which each second block of 96 MiB is free, and then an allocation that fits into none of these.
 GROWS = """

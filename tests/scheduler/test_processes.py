@@ -16,8 +16,10 @@ from scheduler.proc import Peer
 from scheduler.sessions import lease_pages
 from shim.binding import WIRE_VERSION, Frame, Type
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, MIB, ROOT, Host
+from tests.support.host import GIB, MIB, ROOT, Host, host
 from tests.support.raw import Elsewhere, Raw
+
+__all__ = ["host"]
 
 
 async def _socket_dir(host: Host, **fields: object):

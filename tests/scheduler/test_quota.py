@@ -9,8 +9,11 @@ from scheduler.sessions import lease_pages
 from scheduler.sessions.live_containers import program_of
 from shim.binding import Code, Frame, LeasePage, Type
 from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, Host
+from tests.support.host import GIB, MIB, Host, host
 from tests.support.raw import Raw
+
+__all__ = ["host"]
+
 
 CONTEXT = 66 * MIB
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.host import GIB, Host, query
+from tests.support.host import GIB, Host, host, query
 from web.models import Claim, Command, Container
+
+__all__ = ["host"]
+
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 LABEL = "com.nvidia.memory.limit"

@@ -21,11 +21,6 @@ from web.models import Container, Node
 HOLDS = ("workload", "--bytes", "3GiB", "--hold", "6000")
 
 
-@pytest.fixture
-def host(inprocess: InProcess) -> InProcess:
-    return inprocess
-
-
 async def restarted(host: InProcess) -> None:
     """What the last one had not written is lost."""
     await host.crash()

@@ -17,8 +17,11 @@ from scheduler.containers import takeover
 from scheduler.sessions import lease_pages
 from scheduler.starting import AlreadyRunning, only_one
 from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, Host, SeparateScheduler
+from tests.support.host import GIB, MIB, Host, SeparateScheduler, host
 from web.models import Container
+
+__all__ = ["host"]
+
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 

@@ -12,8 +12,11 @@ import pytest
 
 import shim.sim
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
 from tests.support.raw import Elsewhere
+
+__all__ = ["host"]
+
 
 ROUNDS = 50
 BOUND = shim.sim.FREE_DELAY + 0.005

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tests.scheduler.test_garbage_collection import engine_has, is_removed
-from tests.support.host import Host, query
+from tests.support.host import Host, host, query
 from web.models import Container
+
+__all__ = ["host"]
 
 
 async def names(row: Container, other: Container) -> None:

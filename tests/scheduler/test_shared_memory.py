@@ -18,11 +18,14 @@ from scheduler.engines.base import Condition, EngineError, Status
 from scheduler.sessions.live_containers import LiveContainer
 from shim.binding import Sharing
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import BUILD, GIB, Host, a_host, query
+from tests.support.host import BUILD, GIB, Host, a_host, host, query
 from tests.support.swapped import HOLDER, at_once, holder
 from web.models import Container, Swap
 from web.services.attention import Kind
 from web.services.attention.containers import items
+
+__all__ = ["host"]
+
 
 # What one does beside holding memory.
 SHARES = {

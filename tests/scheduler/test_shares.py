@@ -16,9 +16,12 @@ from scheduler.gpus.sampling import Busyness, Sampling
 from scheduler.monitors.turns.shares import Part, Shares
 from scheduler.sessions.live_containers import LiveContainer
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, Host, on_card, query
+from tests.support.host import GIB, Host, host, on_card, query
 from tests.support.nvml import Nvml
 from web.models import Claim, Container, UsageSample
+
+__all__ = ["host"]
+
 
 GPU = "GPU-0"
 A_LITTLE = ("workload", "--bytes", "64MiB", "--check", "1MiB", "--compute", "600", "--every", "150")

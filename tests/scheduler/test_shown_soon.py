@@ -9,8 +9,11 @@ import pytest
 
 from scheduler.parts import PERIODS
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, MIB, Host, query
+from tests.support.host import GIB, MIB, Host, host, query
 from web.models import Claim
+
+__all__ = ["host"]
+
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -8,8 +8,11 @@ import pytest
 
 from scheduler.containers import moving
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
 from tests.support.swapped import at_once
+
+__all__ = ["host"]
+
 
 MANY = 16
 SECONDS = 2.0

@@ -20,11 +20,6 @@ from web.models import AuditEntry, Command, Container, Node
 HOLD = ("--hold", "600")
 
 
-@pytest.fixture
-def host(inprocess: InProcess) -> InProcess:
-    return inprocess
-
-
 async def _full(host: InProcess) -> Container:
     """A container that holds 3 of 5 GiB."""
     holder = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)

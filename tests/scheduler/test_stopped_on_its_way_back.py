@@ -10,9 +10,11 @@ import pytest
 
 from scheduler.containers import moving
 from tests.support.eventually import PATIENCE, eventually, stopped
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
 from tests.support.swapped import ends_well, holder
 from web.models import Swap
+
+__all__ = ["host"]
 
 
 async def test_whoever_else_is_moved_does_not_wait_for_one_that_stands_still(

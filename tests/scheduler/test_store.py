@@ -20,11 +20,14 @@ from scheduler.gpus import Card
 from scheduler.store import Store, write_behind
 from scheduler.store.node_lease import NameTaken
 from tests.support.eventually import eventually
-from tests.support.host import Host, query
+from tests.support.host import Host, host, query
 from web.audit import verify
 from web.models import AllocationEvent, Claim, Command, Container, Node, Volume
 from web.services import nodes
 from web.services.mounting import Mounting
+
+__all__ = ["host"]
+
 
 EVENTS = 4000
 

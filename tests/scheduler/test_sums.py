@@ -17,9 +17,12 @@ from scheduler.sessions.live_containers import LiveContainer
 from scheduler.sessions.records import EVENTS_A_SECOND, Records
 from scheduler.sessions.sums import SumKind, Sums
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, ROOT, Host
+from tests.support.host import GIB, ROOT, Host, host
 from tests.support.raw import Raw
 from web.history.spans import Event, Waited, trace
+
+__all__ = ["host"]
+
 
 KIND = SumKind("c", "g", "rejected", "over_quota")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,11 +17,6 @@ from tests.support.inprocess.memory import STEPS, ends_well, is_back, notebook, 
 from web.models import Swap
 
 
-@pytest.fixture
-def host(inprocess: InProcess) -> InProcess:
-    return inprocess
-
-
 async def test_a_pause_with_memory_frees_the_card_and_a_resume_loses_nothing(host: InProcess) -> None:
     container = await notebook(host, 2 * GIB)
     answer = await host.command("pause", container, free_memory=True)

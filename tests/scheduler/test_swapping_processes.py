@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, SeparateScheduler
+from tests.support.host import BUILD, GIB, Host, SeparateScheduler, host
 from tests.support.swapped import (
     ASKER_DIES,
     PROCESS_DIES,
@@ -23,6 +23,8 @@ from tests.support.swapped import (
     slowly,
 )
 from web.models import Swap
+
+__all__ = ["host"]
 
 
 async def test_a_pause_with_memory_frees_the_card_and_a_resume_loses_nothing(host: Host) -> None:

@@ -25,11 +25,6 @@ from web.models import Command, Container, Swap
 LONG = 25.0  # seconds of a move: within what the scheduler waits for one
 
 
-@pytest.fixture
-def host(inprocess: InProcess) -> InProcess:
-    return inprocess
-
-
 async def asked(host: InProcess, kind: str, container: Container, **arguments: object) -> Command:
     """A command that the scheduler has begun."""
     command = await query(Command.objects.create, kind=kind, container=container, arguments=arguments)

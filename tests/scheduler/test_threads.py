@@ -17,7 +17,9 @@ from scheduler.engines.process import tree
 from scheduler.sessions.closer import Closer
 from scheduler.sessions.looks import detached_thread
 from tests.support.eventually import eventually, until
-from tests.support.host import Host
+from tests.support.host import Host, host
+
+__all__ = ["host"]
 
 
 class NoThreads:

@@ -24,11 +24,6 @@ ALWAYS = ("--bytes", "64MiB", "--compute", "6000")
 SETTLES = 4  # seconds
 
 
-@pytest.fixture
-def host(inprocess: InProcess) -> InProcess:
-    return inprocess
-
-
 async def computing(host: InProcess, *more: str, **fields: object) -> Container:
     container = await host.launch("workload", *ALWAYS, *more, **{"gpu_memory": GIB // 4, **fields})
     await host.says(container, "computing")

@@ -17,10 +17,13 @@ import pytest
 
 from tests.scheduler.test_turns_processes import ALWAYS, computing, goes_on, standing
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
 from tests.support.running import of_a_scheduler
 from tests.support.swapped import ASKER_DIES, FAILS, LOCK, UNLOCK, at_once, fault
 from web.models import Container
+
+__all__ = ["host"]
+
 
 STEPS = int(os.environ.get("TURNS_STEPS", "40"))
 SEED = int(os.environ.get("TURNS_SEED", "1"))

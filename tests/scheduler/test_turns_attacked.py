@@ -13,14 +13,12 @@ from scheduler.card.turns import HUNG, Part
 from scheduler.containers import terminator
 from scheduler.containers.terminator import ENDING
 from scheduler.core.turns import Ticked
-from tests.scheduler.test_turns import ALWAYS, SETTLES, compute, computing, goes_on, host, standing, take_turns
+from tests.scheduler.test_turns import ALWAYS, SETTLES, compute, computing, goes_on, standing, take_turns
 from tests.support.host import GIB
 from tests.support.inprocess.host import InProcess
 from tests.support.inprocess.process import Process
 from tests.support.inprocess.programs import workload
 from web.models import Container
-
-__all__ = ["host"]
 
 
 async def test_many_that_begin_at_once_take_turns_all_the_same(host: InProcess) -> None:

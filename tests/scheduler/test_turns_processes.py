@@ -13,9 +13,12 @@ from scheduler.card.helper import CardHelper, State
 from scheduler.card.processes import LOCK_WITHIN
 from scheduler.core.turns import Standing
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, Host, SeparateScheduler
+from tests.support.host import GIB, Host, SeparateScheduler, host
 from tests.support.running import of_a_scheduler
 from web.models import Container
+
+__all__ = ["host"]
+
 
 ALWAYS = ("workload", "--bytes", "64MiB", "--check", "1MiB", "--compute", "600")
 

@@ -11,9 +11,12 @@ from django.utils import timezone
 
 from scheduler.parts import PERIODS
 from tests.support.eventually import PATIENCE
-from tests.support.host import MIB, Host, query
+from tests.support.host import MIB, Host, host, query
 from web.history import samples
 from web.models import Container, UsageSample
+
+__all__ = ["host"]
+
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LITTLE = (

@@ -11,10 +11,12 @@ from pytest_django import Settings
 from scheduler.monitors import verifying as module
 from scheduler.monitors.verifying import Verifying
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import Host, query
+from tests.support.host import Host, host, query
 from web import audit
 from web.audit import verified
 from web.models import AuditEntry, Verification
+
+__all__ = ["host"]
 
 
 async def test_a_changed_row_is_found_and_told_until_it_is_as_it_was(

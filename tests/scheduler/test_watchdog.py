@@ -14,8 +14,11 @@ import pytest
 from scheduler import clock
 from scheduler.watchdog import LATE, Watchdog
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import Host, query
+from tests.support.host import Host, host, query
 from web.models import Node
+
+__all__ = ["host"]
+
 
 # Collections whose callbacks let other threads run, and threads that end all the time.
 LOOKS = """

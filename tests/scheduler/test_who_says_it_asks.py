@@ -10,8 +10,11 @@ import pytest
 
 from scheduler.containers import moving
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host
+from tests.support.host import BUILD, GIB, Host, host
 from tests.support.swapped import at_once
+
+__all__ = ["host"]
+
 
 SECONDS = 5.0  # more than a busy machine needs for all else
 FOUR = """

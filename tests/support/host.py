@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import User
 from django.db import connection
@@ -140,11 +141,15 @@ class Host:
             left = self.scheduler.turns._card._left | self.scheduler.swapping._card._left
             await asyncio.gather(*map(_gone, left))
 
-    async def command(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
-        """Writes a command as services do and returns it finished."""
-        command = await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
+    async def ask(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
+        """Writes a command as services do."""
+        command: Command = await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
         self._hint()
-        return await self.answer(command)
+        return command
+
+    async def command(self, kind: str, container: Container | None = None, **arguments: Any) -> Command:
+        """The same, once it is finished."""
+        return await self.answer(await self.ask(kind, container, **arguments))
 
     def _hint(self) -> None:
         if self.scheduler is not None:
@@ -257,6 +262,13 @@ async def a_host(
         yield host
     finally:
         await host.close()
+
+
+@pytest.fixture
+async def host(transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Host]:
+    """A host with one simulated GPU of 5 GiB and real processes: a file of tests/scheduler imports it by name."""
+    async with a_host(settings, tmp_path_factory.mktemp("host")) as host:
+        yield host
 
 
 def on_card(host: Host, container: Container) -> float:

@@ -58,13 +58,21 @@ class InProcess(Host):
         }  # fmt: skip
         return await super().start()
 
-    async def crash(self) -> None:
-        """Stops a scheduler that has written nothing since a moment ago, as one that was killed."""
+    def writes_no_more(self) -> None:
+        """As if its scheduler were killed now; what it still does outside the database is done."""
 
         async def lost(*_: object) -> None: ...
 
         self.up.store._write = lost  # type: ignore[method-assign]
+
+    async def crash(self) -> None:
+        """Stops a scheduler that has written nothing since a moment ago, as one that was killed."""
+        self.writes_no_more()
         await self.stop()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
 
     async def close(self) -> None:
         await super().close()

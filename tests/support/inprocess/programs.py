@@ -104,7 +104,7 @@ _STATEMENT = re.compile(r"\s*(?:while (.+?); do .+?; done|[^;]+)")
 
 
 async def sh(process: Process, _: str, script: str) -> int:
-    """As much of a shell as tests ask for: echo, sleep, exit, exec, trap … TERM, while :, while [ ! -e FILE ]."""
+    """As much of a shell as tests ask for: echo, exit, exec, PROGRAMS, trap, while :, while [ ! -e FILE ]."""
     script, traps = _without_traps(script)
     process.deaf = bool(traps)
     if not (traps and traps[0]):  # what is ended by SIGTERM is ended by its engine
@@ -133,8 +133,8 @@ async def _run(process: Process, script: str) -> int:
         if condition is None and words[0] == "echo":
             said = " ".join(words[1:]).removesuffix(" >&2").strip('"')
             process.say(re.sub(r"\$(\w+)", lambda name: process.environment.get(name[1], ""), said))
-        elif condition is None and words[0] == "sleep":
-            await asyncio.sleep(float(words[1]))
+        elif condition is None and words[0] in PROGRAMS:
+            await PROGRAMS[words[0]](process, *words[1:])
         elif condition is not None and (file := re.fullmatch(r"\[ ! -e (\S+) \]", condition)):
             await _there(Path(file[1]))
         elif condition == ":":
