@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import threading
@@ -15,12 +16,13 @@ import pytest
 from scheduler import proc
 from scheduler.engines.base import Condition, EngineError, Status
 from scheduler.engines.kept import mark
+from scheduler.engines.process import engine as process_engine
 from scheduler.engines.process import tree
 from scheduler.engines.process.engine import LOOK_AGAIN, ProcessEngine
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.processes import a_launch, engine, next_change, pids_of, runtime_environment, states_of, until_logged
 from tests.support.disk import fill, small_disk
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, until
 
 __all__ = ["engine", "runtime_environment"]
 
@@ -135,6 +137,47 @@ async def test_pause_stops_every_process_and_resume_continues_them(engine: Proce
     await engine.resume(launch.id)
     assert (await next_change(engine, Condition.RUNNING)).id == launch.id
     assert "T" not in states_of(engine, launch)
+
+
+async def test_program_that_ends_while_it_is_being_paused_was_not_paused(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, freeze = a_launch(tmp_path, "sleep", "600"), tree.freeze
+    await engine.launch(launch)
+
+    def too_late(root: int) -> None:
+        tree.signal_each(tree.descendants(root), 9)
+        until((tmp_path / "processes" / launch.id / "ended.json").exists)
+        freeze(root)
+
+    monkeypatch.setattr(tree, "freeze", too_late)
+    with pytest.raises(EngineError) as caught:
+        await engine.pause(launch.id)
+    assert caught.value.code == "not_running"
+
+
+async def test_a_host_that_is_short_of_something_stops_and_loses_nothing(
+    engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch leaves nothing or runs; a pause that cannot be looked at lets the program go on."""
+
+    def short(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    launch = a_launch(tmp_path, "sleep", "600")
+    with monkeypatch.context() as patched:
+        patched.setattr(process_engine, "keep_room", short)
+        with pytest.raises(OSError, match="Too many open files"):
+            await engine.launch(launch)
+    assert list((tmp_path / "processes").iterdir()) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_watch", short)
+        assert (await engine.launch(launch)).condition is Condition.RUNNING
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_tell_living", short)
+        with pytest.raises(OSError, match="Too many open files"):
+            await engine.pause(launch.id)
+    assert [each.condition for each in await engine.statuses()] == [Condition.RUNNING]
 
 
 async def test_stop_behind_our_back_is_seen_within_two_seconds(

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import resource
-import shutil
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,75 +11,61 @@ from django.conf import settings
 from django.utils import timezone
 
 from scheduler.containers.launch import called_off
-from scheduler.engines.base import Condition, EngineError, Launch, Status
-from scheduler.engines.process import engine as process_engine
-from scheduler.engines.process import tree
+from scheduler.engines.base import EngineError, Launch, Status
 from scheduler.store.promises import Promises
-from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, Host, query
+from tests.support.host import GIB, query
+from tests.support.inprocess.host import PATIENCE, InProcess
 from web.models import Claim, Command, Container
 
 
-async def test_look_in_the_middle_of_a_kill_tells_of_no_pause(host: Host, monkeypatch) -> None:
-    """Whom the process engine ends it stops first, so that nothing can fork its way out."""
+@pytest.mark.parametrize("cut_off", [False, True])
+async def test_look_in_the_middle_of_a_kill_tells_of_no_pause(host: InProcess, monkeypatch, cut_off: bool) -> None:
+    """The process engine stops a container before it ends it, so that nothing can fork its way out."""
     container = await host.launch("sleep", "600")
-    loop, freeze = asyncio.get_running_loop(), tree.freeze
+    kill, frozen = host.engine.kill, asyncio.Event()
 
-    def and_look(root: int) -> None:
-        freeze(root)
-        asyncio.run_coroutine_threadsafe(host.up.engine.statuses(), loop).result(10)
-
-    monkeypatch.setattr(tree, "freeze", and_look)
-    assert (await host.command("kill", container)).outcome == "done"
-    kinds = [event.kind for event in await host.events(container)]
-    assert kinds == ["started", "killed", "ended"]
-
-
-async def test_container_that_is_cut_off_in_the_middle_of_a_kill_was_never_paused(host: Host, monkeypatch) -> None:
-    container = await host.launch("sleep", "600")
-    frozen, freeze = asyncio.Event(), tree.freeze
-
-    async def cut_off(engine_id: str, **_: Any) -> None:
-        freeze(host.up.engine._found.living(engine_id).keeper)
+    async def freezes(engine_id: str, **_: Any) -> None:
+        await host.engine.pause(engine_id)
         frozen.set()
-        await asyncio.Event().wait()
+        await host.up.containers.reconcile()
+        if cut_off:
+            await asyncio.Event().wait()
+        monkeypatch.undo()
+        await kill(engine_id)
 
-    monkeypatch.setattr(host.up.engine, "kill", cut_off)
+    monkeypatch.setattr(host.engine, "kill", freezes)
     host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.")
-    await asyncio.wait_for(frozen.wait(), 60)
-    await host.stop()
-    await host.start()
+    await host.eventually(frozen.is_set)
+    if cut_off:
+        monkeypatch.undo()
+        await host.restart()
     assert (await host.until(container, "killed")).reason == "Its time was over."
-    kinds = [event.kind for event in await host.events(container)]
-    assert kinds == ["started", "killed", "ended"]
+    assert [event.kind for event in await host.events(container)] == ["started", "killed", "ended"]
 
 
-async def test_program_that_ends_while_it_is_being_paused_was_not_paused(host: Host, monkeypatch) -> None:
+async def test_program_that_ends_while_it_is_being_paused_was_not_paused(host: InProcess, monkeypatch) -> None:
     container = await host.launch("sleep", "600")
-    ended = host.home / "processes" / str(container.pk) / "ended.json"
-    freeze = tree.freeze
+    pause = host.engine.pause
 
-    def too_late(root: int) -> None:
-        tree.signal_each(tree.descendants(root), 9)
-        while not ended.exists():
-            time.sleep(0.001)
-        freeze(root)
+    async def too_late(engine_id: str) -> None:
+        host.engine.kill_process(host.process(container).pid)
+        await pause(engine_id)
 
-    monkeypatch.setattr(tree, "freeze", too_late)
+    monkeypatch.setattr(host.engine, "pause", too_late)
     answer = await host.command("pause", container)
     assert (answer.outcome, answer.code) == ("refused", "not_running")
     await host.until(container, "failed")
     assert [event.kind for event in await host.events(container)] == ["started", "ended"]
 
 
-async def test_container_that_ends_while_its_quota_is_written_is_not_changed(host: Host, monkeypatch) -> None:
+async def test_container_that_ends_while_its_quota_is_written_is_not_changed(host: InProcess, monkeypatch) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
     live, make = host.up.broker.live_containers[str(container.pk)], host.up.store.promises.make
 
     async def and_ended(*arguments: Any, **options: Any) -> None:
         await make(*arguments, **options)
-        await host.up.engine.kill(container.engine_id)
-        await eventually(lambda: live.finished)
+        await host.engine.kill(container.engine_id)
+        await host.eventually(lambda: live.finished)
 
     monkeypatch.setattr(host.up.store.promises, "make", and_ended)
     answer = await host.command("change", container, gpu_memory=2 * GIB)
@@ -96,11 +77,11 @@ async def test_container_that_ends_while_its_quota_is_written_is_not_changed(hos
     assert kinds == ["started", "ended"]
 
 
-async def test_change_that_was_cut_off_after_its_promise_tells_what_the_quota_was(host: Host) -> None:
+async def test_change_that_was_cut_off_after_its_promise_tells_what_the_quota_was(host: InProcess) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
     await host.stop()
     await query(Claim.objects.filter(container=container).update, quota=2 * GIB)
-    change = await query(Command.objects.create, kind="change", container=container, arguments={"gpu_memory": 2 * GIB})
+    change = await host.ask("change", container, gpu_memory=2 * GIB)
     await host.start()
     assert (await host.answer(change)).outcome == "done"
     (told,) = await host.events(container, "quota")
@@ -109,7 +90,7 @@ async def test_change_that_was_cut_off_after_its_promise_tells_what_the_quota_wa
 
 
 async def test_container_that_ends_while_it_is_marked_as_idle_was_not_idle_after_its_end(
-    host: Host, monkeypatch
+    host: InProcess, monkeypatch
 ) -> None:
     container = await host.launch("sleep", "600")
     live = host.up.broker.live_containers[str(container.pk)]
@@ -117,8 +98,8 @@ async def test_container_that_ends_while_it_is_marked_as_idle_was_not_idle_after
 
     async def slow(*arguments: Any) -> Any:
         answer = await ask(*arguments)
-        await host.up.engine.kill(container.engine_id)
-        await eventually(lambda: live.finished)
+        await host.engine.kill(container.engine_id)
+        await host.eventually(lambda: live.finished)
         return answer
 
     monkeypatch.setattr(host.up.store, "ask", slow)
@@ -129,7 +110,9 @@ async def test_container_that_ends_while_it_is_marked_as_idle_was_not_idle_after
     assert (await host.get(container)).idle_since is None
 
 
-async def test_container_that_computes_again_before_its_pause_is_not_paused_as_idle(host: Host, monkeypatch) -> None:
+async def test_container_that_computes_again_before_its_pause_is_not_paused_as_idle(
+    host: InProcess, monkeypatch
+) -> None:
     """It was idle when it was looked at; the command waits in the database while it goes on."""
     monkeypatch.setattr(settings, "GPUSHARE_IDLE_ACTION", "pause")
     monkeypatch.setattr(settings, "GPUSHARE_IDLE_MINUTES", 30.0)
@@ -137,7 +120,7 @@ async def test_container_that_computes_again_before_its_pause_is_not_paused_as_i
     monkeypatch.setattr("scheduler.gpus.Reading.computed", lambda *_: load[0])
     container = await host.launch("workload", "--bytes", "1GiB", "--hold", "600", gpu_memory=2 * GIB)
     live = host.up.broker.live_containers[str(container.pk)]
-    await eventually(lambda: any(live.used(gpu) for gpu in live.quota))
+    await host.eventually(lambda: any(live.used(gpu) for gpu in live.quota))
     real, looked = host.up.intents.pause, asyncio.Event()
 
     async def late(*asked: Any) -> None:
@@ -157,32 +140,32 @@ async def test_container_that_computes_again_before_its_pause_is_not_paused_as_i
     assert await host.events(container, "idle") == []
 
 
-async def test_socket_of_a_launch_that_is_under_way_is_not_taken_away_by_the_next_scheduler(host: Host) -> None:
+async def test_socket_of_a_launch_that_is_under_way_is_not_taken_away_by_the_next_scheduler(host: InProcess) -> None:
     container = await host.launch("sleep", "600")
-    await host.up.engine.kill(container.engine_id)
+    await host.engine.kill(container.engine_id)
     await host.until(container, "failed")
     await host.stop()
     as_before = {"finished_at": None, "removed_at": None, "started_at": None, "exit_code": None, "engine_id": ""}
     await query(Container.objects.filter(pk=container.pk).update, **as_before)
-    shutil.rmtree(host.home / "processes" / str(container.pk))
+    del host.engine.containers[str(container.pk)]
     folder = host.home / "sockets" / str(container.pk)
     folder.mkdir()
     await host.start()
     assert folder.exists()
 
 
-async def test_launch_that_is_killed_after_its_start_was_told_ends_once(host: Host, monkeypatch) -> None:
+async def test_launch_that_is_killed_after_its_start_was_told_ends_once(host: InProcess, monkeypatch) -> None:
     """The engine can tell of it before the launch does: then its start is in the record, and so must be its end."""
-    real, go_on = host.up.engine.launch, asyncio.Event()
+    real, go_on = host.engine.launch, asyncio.Event()
 
     async def slow(launch: Launch, progress=None) -> Status:
         status = await real(launch, progress)
         await go_on.wait()
         return status
 
-    monkeypatch.setattr(host.up.engine, "launch", slow)
+    monkeypatch.setattr(host.engine, "launch", slow)
     container, launching = await host.start_launch("sleep", "600")
-    await eventually(lambda: (t := host.up.broker.live_containers.get(str(container.pk))) and t.started_at)
+    await host.eventually(lambda: (t := host.up.broker.live_containers.get(str(container.pk))) and t.started_at)
     killed = await host.command("kill", container)
     go_on.set()
     await host.answer(launching)
@@ -192,9 +175,9 @@ async def test_launch_that_is_killed_after_its_start_was_told_ends_once(host: Ho
     assert [event.kind for event in await host.events(container)] == ["started", "killed", "ended"]
 
 
-async def test_launch_that_was_called_off_has_no_beginning(host: Host, monkeypatch) -> None:
+async def test_launch_that_was_called_off_has_no_beginning(host: InProcess, monkeypatch) -> None:
     """What the engine sees of it while it is being taken away is told by nobody."""
-    real = host.up.engine.launch
+    real = host.engine.launch
 
     async def late(launch: Launch, progress=None) -> Status:
         monkeypatch.setattr(host.up.containers, "_started", lambda *_: pytest.fail("its start was told"))
@@ -205,19 +188,17 @@ async def test_launch_that_was_called_off_has_no_beginning(host: Host, monkeypat
             raise
         raise AssertionError
 
-    monkeypatch.setattr(host.up.engine, "launch", late)
+    monkeypatch.setattr(host.engine, "launch", late)
     container, launching = await host.start_launch("sleep", "600")
-    await eventually(lambda: str(container.pk) in host.up.broker.live_containers)
+    await host.eventually(lambda: str(container.pk) in host.up.broker.live_containers)
     killed = await host.command("kill", container)
     assert killed.message == "It was killed before it had started."
     assert (await host.answer(launching)).outcome == "refused"
     assert await host.events(container, "started", "ended") == []
 
 
-@pytest.mark.parametrize("where", ["listen", "keep_room"])
-async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(host: Host, monkeypatch, where) -> None:
-    owner, name = (host.up.server, "listen") if where == "listen" else (process_engine, "keep_room")
-    real, before = getattr(owner, name), resource.getrlimit(resource.RLIMIT_NOFILE)
+async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(host: InProcess, monkeypatch) -> None:
+    real, before = host.up.server.listen, resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def short_of_them(*arguments: Any) -> Any:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
@@ -226,44 +207,49 @@ async def test_launch_on_a_host_that_is_out_of_descriptors_can_be_tried_again(ho
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    monkeypatch.setattr(owner, name, short_of_them)
-    container, launching = await host.start_launch("true")
-    answer = await host.answer(launching)
+    with monkeypatch.context() as short:
+        short.setattr(host.up.server, "listen", short_of_them)
+        _, launching = await host.start_launch("true")
+        answer = await host.answer(launching)
     assert (answer.outcome, answer.code, answer.status) == ("refused", "host_short", 503)
     assert "Too many open files" in answer.message
-    monkeypatch.undo()
-    assert str(container.pk) not in host.up.broker.live_containers
-    await eventually(lambda: not any((host.home / "sockets").iterdir()))
-    assert not list((host.home / "processes").glob("*-*"))
+    assert not host.up.broker.live_containers
+    assert not any((host.home / "sockets").iterdir())
     await host.until(await host.launch("true"), "exited")
 
 
-async def test_launch_that_was_called_off_and_cut_off_is_told_as_killed_with_its_reason(
-    host: Host, monkeypatch
-) -> None:
-    """The scheduler dies while it takes away what the engine has made of it by then."""
-    real = host.up.engine.launch
-    looking = asyncio.Event()
+async def never_answered(host: InProcess, monkeypatch) -> tuple[Container, Command]:
+    """A launch whose program runs, while its engine has not answered and nobody has seen it."""
+    real = host.engine.launch
 
     async def late(launch: Launch, progress=None) -> Status:
         await real(launch, progress)
         await asyncio.Event().wait()
         raise AssertionError
 
+    monkeypatch.setattr(host.up.containers, "told", lambda status: None)  # else a kill of it is one like any other
+    monkeypatch.setattr(host.engine, "launch", late)
+    container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
+    await host.says(container, "began")
+    return container, launching
+
+
+async def test_launch_that_was_called_off_and_cut_off_is_told_as_killed_with_its_reason(
+    host: InProcess, monkeypatch
+) -> None:
+    """The scheduler dies while it takes away what the engine has made of it by then."""
+    looking = asyncio.Event()
+
     async def cut_off(*_: Any, **__: Any) -> None:
         looking.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(host.up.containers, "told", lambda status: None)  # else it is a kill like any other
-    monkeypatch.setattr(host.up.engine, "launch", late)
-    monkeypatch.setattr(host.up.engine, "kill", cut_off)
-    container, _ = await host.start_launch("sh", "-c", "echo began; sleep 600")
-    await host.says(container, "began")
-    killing = await query(Command.objects.create, kind="kill", container=container)
-    host.up.commands.wake()
-    await asyncio.wait_for(looking.wait(), 60)
-    await host.stop()
-    await host.start()
+    monkeypatch.setattr(host.engine, "kill", cut_off)
+    container, _ = await never_answered(host, monkeypatch)
+    killing = await host.ask("kill", container)
+    await host.eventually(looking.is_set)
+    monkeypatch.undo()
+    await host.restart()
     await host.answer(killing)
     ended = await host.until(container, "killed")
     assert ended.reason.startswith("Killed by")
@@ -271,7 +257,9 @@ async def test_launch_that_was_called_off_and_cut_off_is_told_as_killed_with_its
     assert sorted(kinds) == ["ended", "killed", "started"]
 
 
-async def test_launch_that_is_called_off_under_the_next_scheduler_leaves_no_socket(host: Host, monkeypatch) -> None:
+async def test_launch_that_is_called_off_under_the_next_scheduler_leaves_no_socket(
+    host: InProcess, monkeypatch
+) -> None:
     """The last one had opened it."""
     asked = asyncio.Event()
 
@@ -279,25 +267,25 @@ async def test_launch_that_is_called_off_under_the_next_scheduler_leaves_no_sock
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(host.up.engine, "launch", cut_off)
+    monkeypatch.setattr(host.engine, "launch", cut_off)
     container, launching = await host.start_launch("sleep", "600")
-    await asyncio.wait_for(asked.wait(), 60)
+    await host.eventually(asked.is_set)
     await host.stop()
     asked.clear()
     folder = host.home / "sockets" / str(container.pk)
     assert folder.exists()
     monkeypatch.setattr(Promises, "made", cut_off)
     await host.start()
-    await asyncio.wait_for(asked.wait(), 60)
+    await host.eventually(asked.is_set)
     await host.command("kill", container)
     assert (await host.answer(launching)).code == "killed"
     assert not folder.exists()
 
 
-async def test_launch_whose_calling_off_was_written_is_not_begun_again(host: Host) -> None:
+async def test_launch_whose_calling_off_was_written_is_not_begun_again(host: InProcess) -> None:
     await host.stop()
     container, launching = await host.start_launch("sh", "-c", "echo began")
-    killing = await query(Command.objects.create, kind="kill", container=container)
+    killing = await host.ask("kill", container)
     await query(Container.objects.filter(pk=container.pk).update, kill_requested_at=timezone.now())
     await host.start()
     assert (await host.answer(killing)).outcome == "done"
@@ -306,16 +294,13 @@ async def test_launch_whose_calling_off_was_written_is_not_begun_again(host: Hos
     assert (await host.get(container)).state == "killed"
 
 
-async def test_paused_container_that_is_thawed_to_be_ended_was_not_resumed(host: Host) -> None:
+async def test_paused_container_that_is_thawed_to_be_ended_was_not_resumed(host: InProcess) -> None:
     container = await host.launch("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done")
     await host.says(container, "deaf")
     paused = await host.command("pause", container)
     assert paused.outcome == "done", paused.message
-    live = host.up.broker.live_containers[str(container.pk)]
-    gently = await query(Command.objects.create, kind="kill", container=container, arguments={"grace": 60.0})
-    host.up.commands.wake()
-    keeper = host.up.engine._found.living(live.engine_id).keeper
-    await eventually(lambda: not tree.is_frozen(keeper))
+    gently = await host.ask("kill", container, grace=60.0)
+    await host.eventually(host.process(container).told.is_set)
     await host.up.containers.reconcile()
     await host.command("kill", container)
     await host.answer(gently)
@@ -327,27 +312,27 @@ SAVES = "trap 'echo told; while [ ! -e {0} ]; do sleep 0.05; done; echo saved; e
 FOREVER = "while :; do sleep 0.05; done"
 
 
-async def saving(host: Host) -> Container:
+async def saving(host: InProcess) -> Container:
     container = await host.launch("sh", "-c", SAVES.format(host.home / "end", FOREVER))
     await host.says(container, "ready")
     return container
 
 
-async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_grace(host: Host, monkeypatch) -> None:
+async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_grace(
+    host: InProcess, monkeypatch
+) -> None:
     container = await saving(host)
-    pause, asked, go_on = host.up.engine.pause, asyncio.Event(), asyncio.Event()
+    pause, asked, go_on = host.engine.pause, asyncio.Event(), asyncio.Event()
 
     async def late(engine_id: str) -> None:
         asked.set()
         await go_on.wait()
         await pause(engine_id)
 
-    monkeypatch.setattr(host.up.engine, "pause", late)
-    pausing = await query(Command.objects.create, kind="pause", container=container)
-    host.up.commands.wake()
-    await asyncio.wait_for(asked.wait(), 60)
-    killing = await query(Command.objects.create, kind="kill", container=container, arguments={"grace": PATIENCE})
-    host.up.commands.wake()
+    monkeypatch.setattr(host.engine, "pause", late)
+    pausing = await host.ask("pause", container)
+    await host.eventually(asked.is_set)
+    killing = await host.ask("kill", container, grace=PATIENCE)
     await host.says(container, "told")
     go_on.set()
     answer = await host.answer(pausing)
@@ -358,7 +343,7 @@ async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_gra
     assert [event.kind for event in await host.events(container)] == ["started", "killed", "ended"]
 
 
-async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: Host) -> None:
+async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: InProcess) -> None:
     container = await saving(host)
     host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.", grace=PATIENCE)
     await host.says(container, "told")
@@ -369,42 +354,12 @@ async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: Hos
     assert "saved" in host.log(container)
 
 
-async def test_of_a_launch_that_was_called_off_nothing_begins_after_it_was_told(host: Host, monkeypatch) -> None:
-    """Its keeper may be under way: who has asked for it no longer waits, and it starts the program all the same."""
-    keep, go_on = process_engine._keep, asyncio.Event()
-
-    async def late(folder: Path) -> None:
-        await go_on.wait()
-        await keep(folder)
-
-    monkeypatch.setattr(process_engine, "_keep", late)
-    container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
-    folder = host.home / "processes" / str(container.pk)
-    await eventually((folder / "launch.json").exists)
-    launches = host.up.commands._launching
-    assert str(container.pk) in launches
-    killing = asyncio.create_task(host.command("kill", container))
-    await eventually(lambda: str(container.pk) not in launches)  # it was called off
-    go_on.set()
-    killed = await killing
-    assert killed.message == "It was killed before it had started."
-    told = host.log(container)
-    assert (await host.answer(launching)).code == "killed"
-    await eventually(lambda: not folder.exists())
-    assert host.log(container) == told
-
-
 async def test_second_kill_of_a_launch_that_is_called_off_is_answered_when_nothing_of_it_is_left(
-    host: Host, monkeypatch
+    host: InProcess, monkeypatch
 ) -> None:
-    real, kill, done = host.up.engine.launch, host.up.engine.kill, host.up.commands._done
+    kill, done = host.engine.kill, host.up.commands._done
     killing, go_on = asyncio.Event(), asyncio.Event()
     left: dict[Any, bool] = {}
-
-    async def late(launch: Launch, progress=None) -> Status:
-        await real(launch, progress)
-        await asyncio.Event().wait()
-        raise AssertionError
 
     async def slowly(*arguments: Any, **options: Any) -> None:
         killing.set()
@@ -412,20 +367,17 @@ async def test_second_kill_of_a_launch_that_is_called_off_is_answered_when_nothi
         await kill(*arguments, **options)
 
     def answered(command: Command, *arguments: Any, **fields: Any) -> None:
-        left[command.pk] = (host.home / "processes" / str(command.container_id)).exists()
+        left[command.pk] = str(command.container_id) in host.engine.containers
         done(command, *arguments, **fields)
 
-    monkeypatch.setattr(host.up.containers, "told", lambda status: None)  # else it is a kill like any other
-    monkeypatch.setattr(host.up.engine, "launch", late)
-    monkeypatch.setattr(host.up.engine, "kill", slowly)
+    monkeypatch.setattr(host.engine, "kill", slowly)
     monkeypatch.setattr(host.up.commands, "_done", answered)
-    container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
-    await host.says(container, "began")
+    container, launching = await never_answered(host, monkeypatch)
     kills = []
     for _ in range(3):
-        kills.append(await query(Command.objects.create, kind="kill", container=container))
+        kills.append(await host.ask("kill", container))
         await host.command("policy", policy="fifo")  # so the kill was taken before
-        await asyncio.wait_for(killing.wait(), 60)
+        await host.eventually(killing.is_set)
     go_on.set()
     answers = [await host.answer(each) for each in kills]
     assert [(each.outcome, each.message) for each in answers] == [("done", called_off().message)] * 3
@@ -433,53 +385,13 @@ async def test_second_kill_of_a_launch_that_is_called_off_is_answered_when_nothi
     assert [left[each.pk] for each in kills] == [False] * 3
 
 
-async def test_launch_whose_program_runs_is_no_refused_one_for_what_the_host_is_short_of_then(
-    host: Host, monkeypatch
-) -> None:
-    """It was refused, "try again", lost its socket, and ran."""
-
-    def short(*_: Any) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(host.up.engine, "_watch", short)
-        container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
-        assert (await host.answer(launching)).outcome == "done"
-    await host.says(container, "began")
-    assert (await host.command("kill", container)).outcome == "done"
-    await host.until(container, "killed")
-
-
-async def test_pause_that_the_host_lets_nobody_look_at_stops_nothing(host: Host, monkeypatch) -> None:
-    container = await host.launch("sleep", "600")
-    look = host.up.engine._tell_living
-
-    async def short(engine_id: str) -> Status:
-        monkeypatch.setattr(host.up.engine, "_tell_living", look)
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(host.up.engine, "_tell_living", short)
-    assert (await host.command("pause", container)).code == "host_short"
-    assert [each.condition for each in await host.up.engine.statuses()] == [Condition.RUNNING]
-
-
-async def test_kill_of_a_launch_of_which_something_is_left_is_not_told_as_done(host: Host, monkeypatch) -> None:
-    real, kill = host.up.engine.launch, host.up.engine.kill
-
-    async def late(launch: Launch, progress=None) -> Status:
-        await real(launch, progress)
-        await asyncio.Event().wait()
-        raise AssertionError
-
+async def test_kill_of_a_launch_of_which_something_is_left_is_not_told_as_done(host: InProcess, monkeypatch) -> None:
     async def held(engine_id: str, **_: Any) -> None:
         raise EngineError("The kernel holds it.")
 
-    monkeypatch.setattr(host.up.containers, "told", lambda status: None)  # else it is a kill like any other
-    monkeypatch.setattr(host.up.engine, "launch", late)
-    monkeypatch.setattr(host.up.engine, "kill", held)
-    container, _ = await host.start_launch("sh", "-c", "echo began; sleep 600")
-    await host.says(container, "began")
+    monkeypatch.setattr(host.engine, "kill", held)
+    container, _ = await never_answered(host, monkeypatch)
     answer = await host.command("kill", container)
     assert (answer.outcome, answer.code) == ("refused", "still_running")
-    monkeypatch.setattr(host.up.engine, "kill", kill)
-    await eventually(lambda: not list((host.home / "processes").glob("*/running.json")), every=0.1)
+    monkeypatch.undo()
+    await host.eventually(host.engine.containers[str(container.pk)].ended.is_set)

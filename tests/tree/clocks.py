@@ -72,7 +72,7 @@ _NAMES = """
     anchoring answered_too_late bad_connections console_attaching console_viewers forecasts garbage_collection
     handed_over kept_here measure_processes nobody_loses_the_place one_reckoning preemption_processes
     processes programs restart_processes shares shown_soon slow_to_be_stopped sockets store storm sums
-    swapping_processes turns_at_random turns_from_samples turns_processes two_at_once used_of_the_host
+    swapping_processes turns_at_random turns_from_samples turns_processes used_of_the_host
     verifying watchdog who_says_it_asks
 """
 STILL = frozenset(f"tests/scheduler/test_{name}.py" for name in _NAMES.split())
