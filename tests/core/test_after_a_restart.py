@@ -170,6 +170,13 @@ def test_who_holds_memory_and_asks_for_more_waits_for_nobody():
     assert [effect.extra for effect in effects if isinstance(effect, Granted)] == [0]  # others are about to ask
 
 
+def test_who_holds_memory_and_had_waited_before_waits_for_the_others_too():
+    world, (a, b, c) = after_a_restart()
+    assert granted(need(world, 9, 1, since=-20.0)) == set()
+    assert granted(b()) == granted(c()) == set()
+    assert granted(a()) == {"holder"}
+
+
 def test_who_holds_memory_on_one_gpu_waits_for_nobody_on_another():
     """On the first it is held up for another that has not asked yet, and tried there again once it holds."""
     world = World("fifo")

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from web.services.placement.policies import Card, Holder, Policy, Site, Wish, choose_node, fits
+from web.errors import Problem
+from web.services.placement.policies import Card, Holder, Policy, Site, Wish, choose_cards, choose_node, fits
 from web.sizes import format_size
 from web.spec import constraints
 
@@ -59,6 +60,13 @@ def test_never_a_node_that_is_drained_away_too_small_or_not_as_asked(policy, sit
     ]
     assert (chosen is None) == (able == [])
     assert chosen is None or chosen.node in able
+
+
+@pytest.mark.parametrize(("count", "says"), [(1, "than it can"), (2, "than all 2 GPUs can")])
+def test_fewer_cards_than_asked_for_that_could_ever_give_it_is_a_problem_with_the_figures(count, says) -> None:
+    cards = [Card("GPU-0", 8 * GIB, (7 + count - 1) * GIB), Card("GPU-1", 4 * GIB, 4 * GIB)]
+    with pytest.raises(Problem, match=rf"^8 GiB is more {says} ever give: the most is {6 + count} GiB"):
+        choose_cards(cards, {}, 8 * GIB, count)
 
 
 @given(st.sampled_from(Policy), clusters(), wishes, st.randoms())
