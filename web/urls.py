@@ -7,6 +7,7 @@ from django.urls import path
 
 from web.pages import (
     actions,
+    booked,
     deciding,
     detail,
     enter,
@@ -41,6 +42,7 @@ urlpatterns = [
     path("history/", past.replay, name="history"),
     path("history/<str:uuid>/day/", past.day, name="history_day"),
     path("history/<str:uuid>/moment/", past.moment, name="history_moment"),
+    path("calendar/", booked.page, name="calendar"),
     path("reports/", reporting.page, name="reports"),
     path("fairness/", fair.page, name="fairness"),
     path("me/", me.page, name="me"),

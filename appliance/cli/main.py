@@ -49,6 +49,7 @@ for command in (
     views.forecast,
     views.gpus,
     managing.nodes,
+    managing.notice,
     views.top,
     reports.report,
     reports.fairness,

@@ -18,7 +18,7 @@ from rest_framework.test import APIClient
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import client_for, make_user
-from web.models import Command, Container, Receiver, Rule, Scope, Silence, Verification
+from web.models import Announcement, Command, Container, Receiver, Rule, Scope, Silence, Verification
 from web.people import roles, tokens
 from web.people.roles import Role
 from web.services import steering
@@ -66,6 +66,9 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("POST", "nodes/host/drain/", {}, ADMINS),
     ("POST", "nodes/host/undrain/", {}, ADMINS),
     ("GET", "attention/", None, ALL),
+    ("GET", "announcements/", None, ALL),
+    ("POST", "announcements/", {"message": "x"}, made(201)),
+    ("DELETE", "announcements/{announcement}/", None, made(204)),
     ("GET", "queue/", None, ALL),
     ("PUT", "queue/", {"containers": []}, OPERATOR),
     ("GET", "policy/", None, ALL),
@@ -140,6 +143,7 @@ def things(gpu, monkeypatch) -> dict[str, Any]:
         "ended": make_container(owner, "ended", finished_at=timezone.now()).pk,
         "command": Command.objects.create(kind=Command.Kind.PAUSE, container=live, issued_by=owner).pk,
         "token": tokens.make(owner)[0].pk,
+        "announcement": Announcement.objects.create(message="x").pk,
         **notifying(),
     }
 

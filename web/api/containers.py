@@ -31,6 +31,7 @@ from web.models.hosts import ordered
 from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
 from web.services import steering
+from web.services.booked import coming
 from web.services.sharing import not_kept, price
 from web.spec.fields import StrictText
 from web.spec.requests import PRIVATE, ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
@@ -191,8 +192,10 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         prefetch_related_objects([container], claims_with_gpus())
         message = result.message
         if result.kind in (Command.Kind.LAUNCH, Command.Kind.CHANGE):
-            said = price(container.movable, container.gpu_count) if result.kind == Command.Kind.LAUNCH else ""
-            message = " ".join(filter(None, (message, said, not_kept(container))))
+            launched = result.kind == Command.Kind.LAUNCH
+            said = price(container.movable, container.gpu_count) if launched else ""
+            ahead = coming.said_to(container) if launched else ""
+            message = " ".join(filter(None, (message, said, not_kept(container), ahead)))
         return Response({**_answer().to_representation(container), "message": message}, done)
 
 

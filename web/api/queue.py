@@ -22,6 +22,7 @@ from web.api.rows import WAITING
 from web.errors import Problem
 from web.models import Container, Node
 from web.services import steering
+from web.services.booked import coming
 from web.spec import constraints, quotas
 from web.spec.fields import SizeField
 from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
@@ -133,4 +134,6 @@ class Forecast(APIView):
         if isinstance(result, Response):
             raise Problem("scheduler_slow", "The scheduler has not answered in time; ask again.", 503)
         where, why = result.node.name if result.node else "", command.arguments["reason"]
-        return Response(ForecastAnswer({**(result.result or {}), "node": where, "node_reason": why}).data)
+        told = dict(result.result or {})
+        told["message"] = f"{told.get('message', '')} {coming.said_before(command)}".strip()
+        return Response(ForecastAnswer({**told, "node": where, "node_reason": why}).data)

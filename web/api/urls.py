@@ -3,7 +3,20 @@
 from django.urls import include, path, re_path
 from rest_framework.routers import SimpleRouter
 
-from web.api import allocations, attention, audit, containers, gpus, me, nodes, notifying, queue, reports, tokens
+from web.api import (
+    allocations,
+    attention,
+    audit,
+    booked,
+    containers,
+    gpus,
+    me,
+    nodes,
+    notifying,
+    queue,
+    reports,
+    tokens,
+)
 from web.api.people import groups, people, shares
 from web.api.protocol import errors, schema
 
@@ -11,6 +24,7 @@ router = SimpleRouter(use_regex_path=False)
 router.register("containers", containers.Containers, basename="container")
 router.register("commands", containers.Commands, basename="command")
 router.register("tokens", tokens.Tokens, basename="token")
+router.register("announcements", booked.Announcements, basename="announcement")
 router.register("notifying/receivers", notifying.Receivers, basename="receiver")
 router.register("notifying/rules", notifying.Rules, basename="rule")
 router.register("notifying/silences", notifying.Silences, basename="silence")

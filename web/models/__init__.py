@@ -1,8 +1,9 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, containers and commands in records.py, words that their
 fields can have in choices.py, what happened to them in history.py, the states of a container in states.py, who may do
 what in people.py, notifications in notifying.py, the hash chain in chain.py, Docker's volumes in volumes.py, what is
-relayed from other hosts in relay.py, fair share in shares.py."""
+relayed from other hosts in relay.py, fair share in shares.py, notices and maintenance in booked.py."""
 
+from web.models.booked import Announcement
 from web.models.chain import AuditEntry, Chain, Seal, Verification
 from web.models.choices import ExpectedBy, GaveWay, Shortage, Swap
 from web.models.history import AllocationEvent, UsageSample
@@ -24,6 +25,7 @@ from web.models.volumes import Volume
 __all__ = [
     "AllocationEvent",
     "Allowance",
+    "Announcement",
     "AuditEntry",
     "Chain",
     "Claim",

@@ -35,6 +35,7 @@ class AllocationEvent(models.Model):
         KILLED = "killed"
         QUOTA = "quota"
         WARNED = "warned"  # its time is nearly over
+        NOTIFIED = "notified"  # something is to begin that concerns it
         IDLE = "idle"  # it holds VRAM and has not computed for a while
         CARD_FULL = "card_full"  # the card had no memory although the lease had
         BYPASS = "bypass"  # a process of it holds VRAM past the shim, or forged its lease page

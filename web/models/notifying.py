@@ -32,6 +32,7 @@ class Happening(models.TextChoices):
     ENDED = "ended"
     KILLED = "killed"
     GIVES_WAY = "gives_way"
+    PLANNED = "planned"  # maintenance, or a reservation of others, that is to begin
 
 
 def every_happening() -> list[str]:
@@ -126,11 +127,11 @@ class Episode(models.Model):
 
 
 class Notice(models.Model):
-    """Something that happened to a container of somebody who wants to be told."""
+    """Something that happened to a container of somebody who wants to be told; or, without one, a notice for all."""
 
-    event = models.OneToOneField(AllocationEvent, on_delete=models.CASCADE)
+    event = models.OneToOneField(AllocationEvent, null=True, on_delete=models.CASCADE)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="notices")
-    container = models.ForeignKey(Container, on_delete=models.CASCADE)
+    container = models.ForeignKey(Container, null=True, on_delete=models.CASCADE)
     kind = models.CharField(max_length=9, choices=Happening)
     message = models.CharField(max_length=700)
     at = models.DateTimeField(db_index=True)

@@ -23,7 +23,7 @@ KEPT_EACH = 1000  # notices of one person: whose containers end all the time los
 SAME = timedelta(minutes=1)  # a container's cards tell the same thing one after the other
 
 Kind = AllocationEvent.Kind
-KINDS = (Kind.RESUMED, Kind.ENDED, Kind.SWAPPED_OUT, Kind.SWAPPED_IN, Kind.NOT_RESTORED)
+KINDS = (Kind.NOTIFIED, Kind.RESUMED, Kind.ENDED, Kind.SWAPPED_OUT, Kind.SWAPPED_IN, Kind.NOT_RESTORED)
 GAVE_WAY = tuple(why.told for why in GaveWay)
 
 
@@ -84,6 +84,8 @@ def _happened(event: AllocationEvent, container: Container, wish: Wish) -> Itera
         case Kind.ENDED:
             why = f": {event.detail}" if event.detail else "."
             yield Happening.ENDED, f"{name} has ended{why}"
+        case Kind.NOTIFIED:
+            yield Happening.PLANNED, f"{name}: {event.detail}"
         case Kind.NOT_RESTORED:  # to its owner it is as good as the end
             yield Happening.ENDED, f"{name} cannot go on. {event.detail}"
         case Kind.RESUMED if event.waited >= 60 * wish.goes_on_minutes:

@@ -22,6 +22,7 @@ SEVERITIES = {
     Kind.HOLDING: Severity.INFO,
     Kind.ABOVE_SHARE: Severity.INFO,
     Kind.NO_TURNS: Severity.INFO,
+    Kind.ANNOUNCED: Severity.INFO,
 }  # and a warning for all else
 REFRESH = timedelta(hours=6)  # Alertmanager forgets what is not told again in time (words.LASTS)
 _ORDER = list(Severity)

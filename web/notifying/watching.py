@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from web.models import Episode, Rule, Watch
-from web.notifying import episodes, happenings, outbox
+from web.notifying import announced, episodes, happenings, outbox
 
 LEASE = timedelta(seconds=20)  # after which another process takes over from one that says nothing any more
 
@@ -30,6 +30,7 @@ def look(now: datetime) -> None:
     """What is to be told follows from what is so now, and what happened since the last look."""
     while happenings.is_there_news() and happenings.look(now) == happenings.AT_ONCE:
         pass
+    announced.look(now)
     if Rule.objects.filter(enabled=True).exists() or Episode.objects.filter(ended_at=None).exists():
         outbox.make(now, episodes.look(now))
 

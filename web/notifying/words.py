@@ -125,11 +125,8 @@ def mail(row: Delivery) -> tuple[str, str]:
     """Subject and text."""
     if row.notice is not None:
         subject, text = row.told, row.told
-        link = (
-            f"{settings.GPUSHARE_PUBLIC_URL}/containers/{row.notice.container_id}/"
-            if settings.GPUSHARE_PUBLIC_URL
-            else ""
-        )
+        about = f"containers/{row.notice.container_id}/" if row.notice.container_id else "calendar/"
+        link = settings.GPUSHARE_PUBLIC_URL and f"{settings.GPUSHARE_PUBLIC_URL}/{about}"
         last = "You asked to be told of this: your notifications are among your settings in gpushare."
     else:
         over = "Over: " if _is_over(row) else ""

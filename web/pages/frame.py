@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from web.errors import Problem
 from web.live import snapshot
-from web.models import Command, Container
+from web.models import Announcement, Command, Container
 from web.pages.text import catalogue
 from web.people.roles import Deed, rights_of
 from web.services import steering, warning
@@ -20,6 +20,7 @@ from web.services import steering, warning
 PAGES: tuple[tuple[str, str], ...] = (
     ("dashboard", "Overview"),
     ("queue_page", "Queue"),
+    ("calendar", "Calendar"),
     ("history", "History"),
     ("reports", "Reports"),
     ("fairness", "Fairness"),
@@ -58,6 +59,7 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
         "banners": _banners(text),
         "warnings": warning.warned(user),
         "zone": _zone(),
+        "announcements": Announcement.objects.current(timezone.now()),
     }
     return render(request, template, frame | (context or {}), status=status)
 

@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 from uuid import UUID
 
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -21,6 +22,7 @@ from web.pages.frame import person, show
 from web.people import allowances
 from web.people.roles import Deed, may_steer, require
 from web.services import steering
+from web.services.booked import coming
 from web.services.sharing import price
 from web.sizes import format_size
 from web.spec import constraints, quotas
@@ -41,7 +43,8 @@ def launch(request: HttpRequest) -> HttpResponse:
         if request.method == "GET":
             return _form(request, _start(request), None)
         command = steering.wait_for(steering.launch(user, launch_form.spec_of(request.POST)))
-        steering.settled(command)
+        if steering.settled(command) and command.container and (said := coming.said_to(command.container)):
+            messages.warning(request, said)
         return redirect("container", command.container_id)
     except Problem as problem:
         return _form(request, launch_form.typed(request.POST), problem)
@@ -162,7 +165,8 @@ def forecast(request: HttpRequest) -> JsonResponse:
         if (foreseen := _foreseen(question)) is None:
             return JsonResponse({"again": True})
         costs = price(bool(request.POST.get("movable")), gpus if isinstance(gpus, int) else len(gpus))
-        return JsonResponse({"text": f"{_for_people(foreseen, question.node, why)} {costs}".strip()})
+        told = _for_people(foreseen, question.node, why), costs, coming.said_before(question)
+        return JsonResponse({"text": " ".join(filter(None, told))})
     except ValueError:
         return JsonResponse({})
     except Problem as problem:

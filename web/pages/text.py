@@ -34,6 +34,7 @@ EVENTS: dict[str, str] = {
     EventKind.KILLED: "killed",
     EventKind.QUOTA: "quota changed",
     EventKind.WARNED: "time nearly over",
+    EventKind.NOTIFIED: "notified",
     EventKind.IDLE: "idle",
     EventKind.BYPASS: "bypassed the shim",
     EventKind.CARD_FULL: "card full",
@@ -44,6 +45,7 @@ HAPPENINGS: dict[str, str] = {
     Happening.ENDED: "has ended",
     Happening.KILLED: "was killed",
     Happening.GIVES_WAY: "gives way to others",
+    Happening.PLANNED: "is concerned by maintenance or a reservation",
 }
 
 _CATALOGUE: dict[str, str] = {

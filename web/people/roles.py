@@ -101,6 +101,7 @@ class Deed(Enum):
     MANAGE_NODES = "invite, drain, label and remove nodes"
     READ_AUDIT = "read the audit log"
     NOTIFY = "say who is told of what"
+    ANNOUNCE = "announce maintenance"
     MANAGE = "manage people"
 
 
@@ -114,6 +115,7 @@ NEEDS: Mapping[Deed, Role] = {
     Deed.MANAGE_NODES: Role.ADMIN,
     Deed.READ_AUDIT: Role.ADMIN,
     Deed.NOTIFY: Role.ADMIN,
+    Deed.ANNOUNCE: Role.ADMIN,
     Deed.MANAGE: Role.ADMIN,
 }
 

@@ -56,13 +56,22 @@ def undrain(user: User, name: str, note: str = "") -> Node:
 def _draining(user: User, name: str, action: str, note: str) -> Node:
     require(user, Deed.MANAGE_NODES)
     node = named(name)
+    _set_drained(user.get_username(), node, action, note)
+    node.refresh_from_db()
+    return node
+
+
+def drain_for(actor: str, node: Node, note: str) -> None:
+    """What this person has announced ahead of time begins. They were asked about their rights then."""
+    _set_drained(actor, node, "drain", note)
+
+
+def _set_drained(actor: str, node: Node, action: str, note: str) -> None:
     drains = action == "drain"
     with transaction.atomic():
         changed = Node.objects.filter(pk=node.pk, drained_at__isnull=drains)
         if changed.update(drained_at=timezone.now() if drains else None):
-            audit.record(user.get_username(), f"{action}-node", node.name, note=note)
-    node.refresh_from_db()
-    return node
+            audit.record(actor, f"{action}-node", node.name, note=note)
 
 
 def label(user: User, name: str, labels: Mapping[str, str | None]) -> Node:

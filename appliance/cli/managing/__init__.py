@@ -3,7 +3,8 @@
 from appliance.cli.managing.allowances import allowances
 from appliance.cli.managing.groups import groups
 from appliance.cli.managing.nodes import nodes
+from appliance.cli.managing.notices import notice
 from appliance.cli.managing.people import people
 from appliance.cli.managing.tokens import audit, tokens
 
-__all__ = ["allowances", "audit", "groups", "nodes", "people", "tokens"]
+__all__ = ["allowances", "audit", "groups", "nodes", "notice", "people", "tokens"]

@@ -9,7 +9,7 @@ from hashlib import sha256
 from django.conf import settings
 
 from web.audit import verified
-from web.models import Node
+from web.models import Announcement, Node
 from web.models.hosts import SKEW
 from web.services.attention.item import Item, Kind
 from web.sizes import format_size
@@ -17,7 +17,7 @@ from web.sizes import format_size
 VERIFY = "gpushare-manage verify_audit"
 
 
-def items(nodes: Sequence[Node]) -> Iterator[Item]:
+def items(nodes: Sequence[Node], now: datetime) -> Iterator[Item]:
     """`nodes`: those that are listed."""
     for node in nodes:
         if not node.is_alive():
@@ -44,6 +44,7 @@ def items(nodes: Sequence[Node]) -> Iterator[Item]:
             )
             yield _of(node, Kind.CLOCK_WRONG, message, "timedatectl set-ntp true")
     yield from _audit(nodes)
+    yield from _announced(now)
 
 
 def _of(node: Node, kind: Kind, message: str, command: str, since: datetime | None = None) -> Item:
@@ -67,6 +68,13 @@ def _nearly_full(node: Node) -> Iterator[Item]:
         where = sha256(str(each["of"]).encode()).hexdigest()[:16]  # a folder's path may be of any length
         key = f"{Kind.NEARLY_FULL}:{node.name}:{where}"
         yield Item(key, Kind.NEARLY_FULL, "", message, since, command=command, node=node.name)
+
+
+def _announced(now: datetime) -> Iterator[Item]:
+    for each in Announcement.objects.current(now):
+        node = each.gpu.node if each.gpu else each.node
+        yield Item(f"{Kind.ANNOUNCED}:{each.pk}", Kind.ANNOUNCED, "", each.said, each.made_at,
+                   node=node.name if node else "")  # fmt: skip
 
 
 def _audit(nodes: Sequence[Node]) -> Iterator[Item]:

@@ -34,6 +34,7 @@ class Kind(StrEnum):
     NO_TURNS = "no_turns"
     FAILING = "failing"
     FOREIGN = "foreign"
+    ANNOUNCED = "announced"
 
 
 @dataclass(frozen=True, slots=True)

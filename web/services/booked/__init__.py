@@ -1,0 +1,1 @@
+"""What is known ahead of time: notices, windows of maintenance, and whom they concern."""
