@@ -34,6 +34,7 @@ from scheduler.gpus import Gpus, Reading
 from scheduler.monitors.activity import Activity
 from scheduler.monitors.anchoring import Anchoring
 from scheduler.monitors.bypass import Bypass
+from scheduler.monitors.cards.service import Service
 from scheduler.monitors.contexts import Contexts
 from scheduler.monitors.fair_share import FairShare
 from scheduler.monitors.health import Health
@@ -117,8 +118,10 @@ class Components:
         self.computing = Computing(gpus, broker, self.turns, self.bypass.computes_stopped)
         self.sharing = Sharing(gpus, self.turns, self.computing, broker, store)
         self.steering = Steering(shared, self.containers, self.swapping, self.turns, self.computing.changed)
+        self.service = Service(gpus, broker, store)
         self.commands = Commands(shared, self.containers, Actions(
             self.launcher, self.dispatcher, self.steering, self.ender, self.removal, self.sharing.set_mode,
+            self.service,
         ))  # fmt: skip
         self.fair_share = FairShare(broker, store)
         self.housekeeping = Housekeeping(store)
@@ -140,6 +143,7 @@ class Components:
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.report.show_gpus()
         self.health.see(self.gpus.cards, readings)
+        self.service.see(readings, self.gpus.lost)
         self.plugin.see(readings)
         self.history.write(readings)
         note_movable(self.broker, self.store)

@@ -135,6 +135,7 @@ class Scheduler(Components):
             self.grants.all_noted()
         await self.time_limits.start()
         await self.bypass.start()
+        await self.service.start()
         log.info("took over %d processes in %.2f s", len(self.broker.sessions), monotonic() - begun)
         await self.consoles.open()
         for part in (self.consoles, self.ender, self.swapping, self.turns, self.commands):
@@ -185,6 +186,7 @@ class Scheduler(Components):
             Part("time limits", self.time_limits.look),
             Part("use of the host", self.using.look),
             Part("health", self.health.look),
+            Part("cards out of service", self.service.look, every=PERIODS["health"]),
             Part("forecasts", self.forecasts.look),
             Part("changes shown", self.report.run),
             Part("use inside leases", self.report.glance),

@@ -105,6 +105,10 @@ class Client:
         """How containers share a GPU; the command that says what became of it."""
         return self._settled(self._ask("PATCH", f"gpus/{quote(gpu, safe='')}/", json={"compute": mode}))
 
+    def drain_gpu(self, gpu: str, what: str, reason: str) -> Json:
+        """`what`: drain or undrain; the command that says what became of it."""
+        return self._settled(self._ask("POST", f"gpus/{quote(gpu, safe='')}/{what}/", json={"note": reason}))
+
     def set_policy(self, name: str) -> Json:
         """Admins: who is served first from now on."""
         return self._settled(self._ask("PUT", "policy/", json={"policy": name}))

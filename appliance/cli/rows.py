@@ -86,10 +86,16 @@ def queue_row(entry: Json, now: datetime) -> tuple[str, ...]:
     return (str(entry["position"] or "-"), entry["name"], entry["owner"], needs, when, entry["reason"])
 
 
-GPU_HEADS = (">#", "NAME", "UUID", ">CAPACITY", ">CHARGED", ">FREE", ">REAL", ">FOREIGN", ">LOAD", "COMPUTE")
+GPU_HEADS = (">#", "NAME", "UUID", ">CAPACITY", ">CHARGED", ">FREE", ">REAL", ">FOREIGN", ">LOAD", "COMPUTE", "STATE")
+
+
+def _service(card: Json) -> str:
+    if not card["present"]:
+        return "gone"
+    return f"out of service: {card['drain_reason']}" if card["drained_at"] else "in service"
 
 
 def gpu_row(card: Json) -> tuple[str, ...]:
     load = "-" if card["utilisation"] is None else f"{card['utilisation']} %"
     figures = (size(card[figure]) for figure in ("capacity", "charged", "free", "real", "foreign"))
-    return (str(card["index"]), card["name"], card["uuid"], *figures, load, card["compute"])
+    return (str(card["index"]), card["name"], card["uuid"], *figures, load, card["compute"], _service(card))

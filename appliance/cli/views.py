@@ -100,12 +100,28 @@ def gpus(
     compute: Annotated[
         Compute | None, typer.Option(help="Admins: how containers share computing: in turns, or as the driver does.")
     ] = None,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Admins: take them out of service; containers keep running.")
+    ] = False,
+    undrain: Annotated[bool, typer.Option("--undrain", help="Admins: put them back into service.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="With --drain or --undrain: why.")] = "",
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Only GPUs of this node.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List GPUs: capacity, memory promised and in use, load."""
+    """List GPUs: capacity, memory promised and in use, load. Admins: take them out of service."""
+    if drain and undrain:
+        raise Problem("--drain and --undrain exclude each other", code="usage")
+    if (drain or undrain) and not chosen:
+        raise Problem("a GPU is missing", code="usage", hint="gpushare gpus 1 --drain --reason TEXT")
+    if reason and not (drain or undrain):
+        raise Problem("--reason is for --drain and --undrain", code="usage")
     client = connect()
     found = _cards(client, chosen, node)
+    if drain or undrain:
+        for card in found:
+            done = {"gpu": card["index"], **client.drain_gpu(card["uuid"], "drain" if drain else "undrain", reason)}
+            show(done, as_json, lambda done: str(done["message"]))
+        return
     if compute is not None:
         for card in found:
             done = {"gpu": card["index"], **client.set_compute(card["uuid"], compute.value)}

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from django.db import DatabaseError
 
@@ -43,7 +43,8 @@ CommandKind = Command.Kind
 class Actions:
     """What carries a command out.
 
-    `set_mode` switches a GPU between turns and sharing, and says so in a sentence. Raises Problem.
+    `set_mode` switches a GPU between turns and sharing, and says so in a sentence. Raises Problem. `service` takes a
+    GPU out of service and puts it back.
     """
 
     launcher: Launcher
@@ -52,6 +53,12 @@ class Actions:
     ender: Terminator
     removal: Removal
     set_mode: Callable[[str, str], Awaitable[str]]
+    service: InAndOut
+
+
+class InAndOut(Protocol):
+    def drain(self, gpu: str, reason: str) -> str: ...
+    def undrain(self, gpu: str) -> str: ...
 
 
 class Commands:
@@ -59,6 +66,7 @@ class Commands:
         self._broker, self._store, self._containers = shared.broker, shared.store, containers
         self._launcher, self._dispatcher, self._steering = actions.launcher, actions.dispatcher, actions.steering
         self._ender, self._removal, self.set_mode = actions.ender, actions.removal, actions.set_mode
+        self._service = actions.service
         self._wake = asyncio.Event()
         self._taken: dict[Any, asyncio.Task[None]] = {}
         self._last: dict[str, asyncio.Task[None]] = {}  # container → the last command about it
@@ -191,6 +199,10 @@ class Commands:
                 return "The queue is reordered. That holds until the scheduler starts again."
             case CommandKind.COMPUTE:
                 return await self._compute(arguments["gpu"], arguments["compute"])
+            case CommandKind.DRAIN:
+                return self._service.drain(arguments["gpu"], arguments["reason"])
+            case CommandKind.UNDRAIN:
+                return self._service.undrain(arguments["gpu"])
             case CommandKind.FORECAST:
                 result, message = foresee(self._broker, arguments)
                 self._store.command(command.pk, result=result)

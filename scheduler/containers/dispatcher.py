@@ -97,7 +97,9 @@ class Dispatcher:
             return await self._give(row, size)
 
     async def _give(self, row: Container, size: int) -> str:
-        hosts = placement.as_asked(await self._placer.hosts(), row.constraints)
+        drained = await self._store.ask(pending_placements.drained_cards)
+        found = [host.without(drained.get(host.name, ())) for host in await self._placer.hosts()]
+        hosts = placement.as_asked(found, row.constraints)
         wanted = await self._store.ask(pending_placements.numbers, row.gpu_uuids) if row.gpu_uuids else {}
         host, cards = placement.choose_host(hosts, size, row.gpu_count, wanted)
         why = ""

@@ -8,13 +8,19 @@ from collections.abc import Mapping, Sequence
 from scheduler.core.state import State
 from scheduler.engines.placer import Host
 from web.errors import Problem
-from web.services.placement.policies import Card, choose_cards
+from web.services.placement.policies import Card, choose_cards, in_service
 from web.sizes import format_size
 from web.spec import constraints
 
 
-def choose(state: State, count: int, quota: int) -> list[str]:
-    """`count` GPUs that could ever give `quota`, by the rule of `choose_cards`. Raises its Problem."""
+def choose(state: State, count: int, quota: int, named: Sequence[str] = ()) -> list[str]:
+    """`count` GPUs that could ever give `quota`, by the rule of `choose_cards`. Raises its Problem.
+
+    Or those that were `named`, where all of them are in service.
+    """
+    if named:
+        in_service([state.gpus[gpu] for gpu in named if gpu in state.gpus], len(named))
+        return list(named)
     cards = list(state.gpus.values())
     promised = {card.uuid: sum(state.containers[name].quota[card.uuid] for name in card.members) for card in cards}
     return choose_cards(cards, promised, quota, count)

@@ -49,6 +49,7 @@ from scheduler.core.events import (
     Effect,
     Event,
     Forgiven,
+    GpuDrained,
     GpuSeen,
     Idle,
     LedgerRestored,
@@ -108,6 +109,12 @@ def _gpu_seen(step: Step, event: GpuSeen) -> None:
     step.state = replace(step.state, gpus={**step.state.gpus, event.gpu: seen})
     step.touched.add(event.gpu)
     step.disturbed = True
+
+
+def _gpu_drained(step: Step, event: GpuDrained) -> None:
+    if event.gpu in step.state.gpus:
+        gpu = replace(step.state.gpus[event.gpu], drained=event.drained)
+        step.state = replace(step.state, gpus={**step.state.gpus, event.gpu: gpu})
 
 
 def _policy_changed(step: Step, event: PolicyChanged) -> None:
@@ -425,6 +432,7 @@ def _overhead_measured(step: Step, event: OverheadMeasured) -> None:
 
 _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     GpuSeen: _gpu_seen,
+    GpuDrained: _gpu_drained,
     ContainerAdded: _container_added,
     QuotaChanged: _quota_changed,
     PriorityChanged: _priority_changed,

@@ -33,6 +33,15 @@ class GpuSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuDrained:
+    """A GPU was taken out of service, or put back: nothing new is placed on it meanwhile."""
+
+    now: float
+    gpu: str
+    drained: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerAdded:
     """A container is about to start. Answered by `Admitted` or `Refused`, for some only after a `TakeBack`.
 
@@ -332,6 +341,7 @@ class Ticked:
 
 Event = (
     GpuSeen
+    | GpuDrained
     | ContainerAdded
     | QuotaChanged
     | PriorityChanged

@@ -64,7 +64,8 @@ class Gpu:
 
     `capacity` is what containers may hold together now: NVML's total, less the reserve, less foreign memory. `most` is
     what that would be without foreign memory. `members` are the containers that have a quota here; `held` is what they
-    hold together, leased or reserved, kept so that a decision need not walk them.
+    hold together, leased or reserved, kept so that a decision need not walk them. `drained`: nothing new is placed on
+    it.
     """
 
     uuid: str
@@ -72,6 +73,7 @@ class Gpu:
     most: int = 0
     members: tuple[str, ...] = ()
     held: int = 0
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

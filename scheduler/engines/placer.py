@@ -6,8 +6,8 @@ came to, whose scheduler takes it over when Docker mounts its volume there (sche
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,6 +53,10 @@ class Host:
     there: bool = True
     memory: int = 0
     cpus: float = 0.0
+
+    def without(self, cards: Collection[int]) -> Host:
+        """As if it had not declared these."""
+        return replace(self, declared={card: size for card, size in self.declared.items() if card not in cards})
 
 
 class Stage(StrEnum):

@@ -71,6 +71,7 @@ class Card:
     reserve: int
     simulated: bool
     architecture: int = 0  # NVML's number (nvmlDeviceArchitecture_t); 0: not known
+    shutdown_at: int | None = None  # degrees Celsius at which it switches itself off
 
     def capacity(self, foreign: int) -> int:
         """What containers may hold together while `foreign` bytes belong to nobody we know."""
@@ -93,6 +94,7 @@ class Reading:
     power: float | None = None
     ecc_errors: int | None = None  # uncorrected, since the driver was loaded
     xid: int | None = None  # a critical error since the last look
+    remap_failed: bool = False  # a row of its memory could not be remapped (nvmlDeviceGetRemappedRows)
 
     def computed(self, pids: Iterable[int]) -> float | None:
         """Per cent of the time since the last look that these computed; None where NVML does not tell them apart.
@@ -151,6 +153,7 @@ class Gpus:
 
     def __init__(self) -> None:
         self.cards: dict[str, Card] = {}
+        self.lost: set[str] = set()  # GPUs that have fallen off the bus, by the last reading
         self.contexts: dict[str, int] = {}  # GPU → bytes that one CUDA context takes there, as far as is known
         self.unmeasured: set[str] = set()  # GPUs where that is a guess
         self.driver = ""
@@ -224,7 +227,7 @@ class Gpus:
         self._xids = Xids(self._handles)
 
     def _read(self) -> dict[str, Reading]:
-        readings, xids = {}, self._xids.take()
+        readings, lost, xids = {}, set(), self._xids.take()
         for uuid, handle in self._handles.items():
             try:
                 readings[uuid] = Reading(
@@ -236,9 +239,13 @@ class Gpus:
                     power=_if_told(lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000, handle),
                     ecc_errors=_if_told(_uncorrected, handle),
                     xid=xids.get(uuid),
+                    remap_failed=bool(_if_told(lambda h: pynvml.nvmlDeviceGetRemappedRows(h)[3], handle)),
                 )
             except pynvml.NVMLError as error:
                 log.warning("GPU %s: %s", uuid, error)
+                if isinstance(error, pynvml.NVMLError_GpuIsLost):
+                    lost.add(uuid)
+        self.lost = lost
         return readings
 
     def _processes(self, uuid: str) -> dict[int, int]:
@@ -312,6 +319,9 @@ def _describe(index: int, choice: Choice) -> tuple[Card, Any]:
         reserve=0 if choice.simulation else RESERVE,
         simulated=bool(choice.simulation),
         architecture=_if_told(pynvml.nvmlDeviceGetArchitecture, handle) or 0,
+        shutdown_at=_if_told(
+            lambda h: pynvml.nvmlDeviceGetTemperatureThreshold(h, pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN), handle
+        ),
     )
     return card, handle
 

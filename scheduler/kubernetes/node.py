@@ -157,6 +157,8 @@ class Node:
         ]
 
     def _fault(self, uuid: str) -> str:
+        if self._broker.state.gpus[uuid].drained:
+            return "out-of-service"
         if uuid in self._failed:
             return "critical-error"
         return "" if self._answering is None or uuid in self._answering else "lost"

@@ -157,7 +157,7 @@ class Mounts:
             image=user.image[:255] if user else "",
             command=_words(user.command) if user else (),
             gpu_memory=size,
-            gpus=named or placement.choose(self._broker.state, count, size),
+            gpus=placement.choose(self._broker.state, count, size, named),
         )
         return await self._store.volumes.mount(volume, options, asked)
 

@@ -27,7 +27,7 @@ UNNEEDED = {
 NEEDED: dict[type[models.Model], Collection[str]] = {
     Claim: ("quota", "peak", "had", "due", "held_back", "told"),  # told: bytes, by the last event
     Container: {each.attname for each in Container._meta.concrete_fields} - UNNEEDED,
-    Gpu: ("uuid", "context", "compute_asked"),
+    Gpu: ("uuid", "context", "compute_asked", "drained_at", "drain_reason"),
     Node: ("name", "moved", "policy_asked"),
     Usage: ("had", "due", "at", "forgiven"),
     Volume: ("options",),
@@ -53,6 +53,10 @@ class NodeSnapshot:
 
     def compute_asked(self) -> dict[str, str]:
         return {fields["uuid"]: fields["compute_asked"] for _, fields in self._of(Gpu) if fields["compute_asked"]}
+
+    def drained(self) -> dict[str, tuple[bool, str]]:
+        known = ((fields["uuid"], fields["drained_at"], fields["drain_reason"]) for _, fields in self._of(Gpu))
+        return {uuid: (at is not None, reason) for uuid, at, reason in known if reason}
 
     def policy_asked(self) -> str:
         return next((str(fields["policy_asked"]) for _, fields in self._of(Node)), "")

@@ -99,6 +99,14 @@ def drained() -> dict[str, bool]:
     return {name: any(times) for name, *times in nodes}
 
 
+def drained_cards() -> dict[str, set[int]]:
+    """The numbers of the GPUs that are out of service, by the name of their host."""
+    found: dict[str, set[int]] = {}
+    for host, number in Gpu.objects.exclude(drained_at=None).values_list("node__name", "index"):
+        found.setdefault(host, set()).add(number)
+    return found
+
+
 def numbers(uuids: Sequence[str]) -> dict[str, list[int]]:
     """The numbers of these GPUs, by the name of their host."""
     found: dict[str, list[int]] = {}

@@ -79,6 +79,10 @@ class Records:
         """What an admin chose for GPUs of this host: UUID → `Compute`; those without a choice are left out."""
         return await self._known(NodeSnapshot.compute_asked, _compute_asked)
 
+    async def drained(self) -> dict[str, tuple[bool, str]]:
+        """Of GPUs of this host that are or were out of service: UUID → whether it is now, and why it was last."""
+        return await self._known(NodeSnapshot.drained, _drained)
+
     async def policy_asked(self) -> str:
         """The policy that an admin chose; empty: nobody has."""
         return await self._known(NodeSnapshot.policy_asked, _policy_asked)
@@ -145,6 +149,11 @@ def _moved(node: int) -> dict[str, tuple[float, float]]:
 
 def _compute_asked(node: int) -> dict[str, str]:
     return dict(Gpu.objects.filter(node=node).exclude(compute_asked="").values_list("uuid", "compute_asked"))
+
+
+def _drained(node: int) -> dict[str, tuple[bool, str]]:
+    found = Gpu.objects.filter(node=node).exclude(drain_reason="")
+    return {gpu.uuid: (gpu.drained, gpu.drain_reason) for gpu in found}
 
 
 def _policy_asked(node: int) -> str:

@@ -12,6 +12,25 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, un
     return NVML_SUCCESS;
 }
 
+#define SWITCHES_OFF 95
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int threshold, unsigned *celsius) {
+    CHECK(valid(device) && celsius != NULL);
+    if (threshold != 0) return NVML_ERROR_NOT_SUPPORTED; /* NVML_TEMPERATURE_THRESHOLD_SHUTDOWN */
+    *celsius = SWITCHES_OFF;
+    return NVML_SUCCESS;
+}
+
+/* Rows remapped for corrected and for uncorrected errors, whether one is to be at the next reset, and whether that
+ * failed. */
+EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected,
+                                              unsigned *pending, unsigned *failed) {
+    CHECK(valid(device) && corrected != NULL && uncorrected != NULL && pending != NULL && failed != NULL);
+    *corrected = *uncorrected = *pending = 0;
+    *failed = atomic_load(&device->remap_failed);
+    return NVML_SUCCESS;
+}
+
 enum { CORRECTED, UNCORRECTED };
 
 /* Both since the driver was loaded and in the card's life: none was ever before. */
@@ -92,6 +111,9 @@ EXPORT void sim_card_heat(unsigned gpu, unsigned degrees) { atomic_store(&gpu_of
 
 /* It has had so many uncorrected memory errors. */
 EXPORT void sim_card_ecc(unsigned gpu, unsigned errors) { atomic_store(&gpu_of(gpu)->ecc_errors, errors); }
+
+/* A row of its memory could not be remapped. */
+EXPORT void sim_card_remap(unsigned gpu, unsigned failed) { atomic_store(&gpu_of(gpu)->remap_failed, failed); }
 
 /* It reports this critical error, once. */
 EXPORT void sim_card_xid(unsigned gpu, unsigned xid) {

@@ -278,6 +278,7 @@ def see_critical_errors_of_a_card(running: Running) -> None:
     assert item["message"].startswith("GPU 0 reported the critical error XID 79.")
     assert item["gpu"] == running.uuid(0)
     assert len(running.told("xid")) == 1
+    assert "XID 79: the card has fallen off the bus." in running.raised("drained")["message"]
 
 
 def see_a_card_that_is_hot(running: Running) -> None:

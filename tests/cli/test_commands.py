@@ -169,6 +169,16 @@ def test_gpus_says_how_containers_share_one(appliance, shell):
     assert shell("gpus", "7", "--compute", "shared").stderr == "gpushare: no GPU 7: gpushare gpus lists them\n"
 
 
+def test_a_gpu_is_taken_out_of_service_and_put_back(appliance, shell):
+    done = shell("gpus", "0", "--drain", "--reason", "new fans")
+    assert done.stdout == "GPU 0 takes no new containers. What runs there goes on.\n"
+    assert "out of service: new fans" in shell("gpus").stdout
+    assert "out of service" in shell("run", "local", "--", "true").stderr
+    assert shell("gpus", "0", "--undrain").stdout == "GPU 0 takes containers again.\n"
+    assert "in service" in shell("gpus").stdout
+    assert shell("gpus", "--drain").stderr == "gpushare: a GPU is missing: gpushare gpus 1 --drain --reason TEXT\n"
+
+
 def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
     assert shell("queue").stdout == "No container waits for GPU memory.\n"
     appliance.launch("sleep", "600", name="holder", gpu_memory="900MiB", guaranteed=True)
@@ -190,6 +200,7 @@ def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
         "FOREIGN",
         "LOAD",
         "COMPUTE",
+        "STATE",
     ]
 
     def one_figure():

@@ -31,11 +31,15 @@ async def test_the_scheduler_goes_on_while_the_card_is_gone_and_sees_it_when_it_
     await host.up.measure.once()
     assert host.up.measure.readings == {}
     assert "lost" in caplog.text.lower()
-    container = await host.launch("true", gpu_memory=1 << 20)
-    await host.until(container, "exited")
+    (gpu,) = host.up.gpus.cards
+    assert host.up.service.is_drained(gpu)
+    _, refused = await host.start_launch("true", gpu_memory=1 << 20)
+    assert (await host.answer(refused)).code == "gpu_drained"
     with path.open("r+b") as card:
         card.write(whole)
     await eventually(lambda: list(host.up.measure.readings) == list(host.up.gpus.cards))
+    await host.command("undrain-gpu", gpu=gpu)
+    await host.until(await host.launch("true", gpu_memory=1 << 20), "exited")
 
 
 @pytest.mark.parametrize("length", [0, 100, 1 << 16])

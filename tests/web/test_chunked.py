@@ -46,8 +46,11 @@ PATHS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")  # where nginx keep
 ONE = UUID(int=1)
 UNTIL = "2100-01-01T00:00:00Z"
 
-# Each body differs from an empty one in what it does, but for these three, which need none.
-NEED_NONE = ("POST audit/verify/", "POST nodes/{name}/undrain/", "POST notifying/receivers/{id}/test/")
+# Each body differs from an empty one in what it does, but for these, which need none.
+NEED_NONE = (
+    "POST audit/verify/", "POST gpus/{uuid}/undrain/", "POST nodes/{name}/undrain/",
+    "POST notifying/receivers/{id}/test/",
+)  # fmt: skip
 BODIES: dict[str, Mapping[str, Any]] = {
     "POST announcements/": {"message": "New driver"},
     "POST audit/verify/": {"nothing": 1},
@@ -57,6 +60,8 @@ BODIES: dict[str, Mapping[str, Any]] = {
     "POST containers/{id}/pause/": {"free_memory": True},
     "POST containers/{id}/resume/": {"note": "why"},
     "PATCH gpus/{uuid}/": {"compute": "turns"},
+    "POST gpus/{uuid}/drain/": {"note": "why"},
+    "POST gpus/{uuid}/undrain/": {"note": "why"},
     "POST groups/": {"name": "vision"},
     "PATCH groups/{name}/shares/": {"shares": 2},
     "PATCH groups/{name}/allowance/": {"containers": 3},

@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from tests.support.machine import make_container, make_node
+from tests.support.machine import commands_answered, make_container, make_gpu, make_node
 from tests.support.people import make_user
-from web.models import AuditEntry, Invitation, Node
+from web.models import AuditEntry, Gpu, Invitation, Node
 from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
@@ -48,6 +48,17 @@ def test_others_than_admins_see_and_change_nothing(gpu2, role, path):
     gpu2.refresh_from_db()
     assert (gpu2.drained_at, gpu2.labels, gpu2.removed_at) == (None, {}, None)
     assert deeds() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_card_of_it_is_taken_out_of_service(browser, gpu2):
+    card = make_gpu(gpu2)
+    with commands_answered(message="GPU 0 takes no new containers."):
+        assert "GPU 0 takes no new containers." in post(browser, gpu=card.uuid, do="drain", note="new fans")
+    assert AuditEntry.objects.get(action="drain-gpu").detail == {"gpu": card.uuid, "reason": "new fans"}
+    Gpu.objects.update(drained_at=timezone.now(), drain_reason="new fans")
+    assert "Put GPU 0 back into service" in browser.get("/nodes/gpu2/").content.decode()
+    assert browser.post("/nodes/gpu2/", {"gpu": "GPU-7", "do": "drain"}).status_code == 404
 
 
 def test_it_is_drained_and_takes_launches_again(browser, gpu2):

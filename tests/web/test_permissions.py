@@ -58,6 +58,8 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "gpus/", None, ALL),
     ("GET", "gpus/GPU-0/", None, ALL),
     ("PATCH", "gpus/GPU-0/", {"compute": "shared"}, ADMIN),
+    ("POST", "gpus/GPU-0/drain/", {}, ADMIN),
+    ("POST", "gpus/GPU-0/undrain/", {}, ADMIN),
     ("GET", "nodes/", None, ALL),
     ("POST", "nodes/", {"name": "another"}, made(409)),  # the tests' database is a file
     ("GET", "nodes/host/", None, ALL),

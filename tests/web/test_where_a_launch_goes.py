@@ -66,6 +66,14 @@ def test_what_is_so_of_no_node_is_refused_and_says_which(ada, nodes) -> None:
     )
 
 
+def test_a_card_out_of_service_gets_nothing_and_a_launch_that_only_it_could_take_says_so(ada, nodes) -> None:
+    Gpu.objects.exclude(node=nodes["c"]).update(drained_at=timezone.now(), drain_reason="XID 79")
+    assert launched(ada).node == nodes["c"]
+    Container.objects.all().delete()
+    for fields in ({"node": "a"}, {"gpus": [card(nodes["a"]).uuid]}, {"constraints": ["node==b"]}):
+        assert refused(ada, **fields).code == "gpu_drained"
+
+
 def test_a_node_that_is_as_asked_and_drained_or_away_is_not_passed_over_in_silence(ada, nodes) -> None:
     Node.objects.filter(name="b").update(drained_at=timezone.now())
     assert refused(ada, constraints=["node==b"]).code == "node_draining"

@@ -146,7 +146,8 @@ class CommandAnswer(serializers.ModelSerializer[Command]):
 class GpuAnswer(serializers.ModelSerializer[Gpu]):
     """A GPU, sizes in bytes. `charged`: what containers hold by our account; `granted`: with the headroom of their
     leases; `real`: what the card shows in use; `foreign`: the part of it that no container accounts for. `compute`: how
-    containers that compute share it, `compute_why` the reason, `compute_asked` what an admin chose, if one did."""
+    containers that compute share it, `compute_why` the reason, `compute_asked` what an admin chose, if one did.
+    `drained_at`: since when nothing new is placed on it; `drain_reason`: why it was last taken out of service."""
 
     node = serializers.CharField(source="node.name")
     charged = serializers.IntegerField()
@@ -161,7 +162,7 @@ class GpuAnswer(serializers.ModelSerializer[Gpu]):
         fields = [
             "uuid", "index", "name", "node", "present", "simulated", "total", "capacity", "most", "free", "idle",
             "charged", "granted", "promised", "real", "foreign", "context", "utilisation", "temperature", "power",
-            "compute", "compute_asked", "compute_why",
+            "compute", "compute_asked", "compute_why", "drained_at", "drain_reason",
         ]  # fmt: skip
         read_only_fields = fields
 

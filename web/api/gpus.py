@@ -18,7 +18,7 @@ from web.api.protocol.queries import PageQuery, Query
 from web.api.rows import GPUS
 from web.models import Claim, Gpu
 from web.services import steering
-from web.spec.requests import ComputeSpec
+from web.spec.requests import ComputeSpec, NoteSpec
 
 
 def _sum_of_claims(field: str) -> Coalesce:
@@ -75,3 +75,20 @@ class OneGpu(GenericAPIView[Gpu]):
         the GPU is gone.
         """
         return decided(steering.set_compute(person(request), uuid, ComputeSpec.parse(request.data)["compute"]))
+
+
+class DrainGpu(GenericAPIView[Gpu]):
+    @extend_schema(request=NoteSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
+    def post(self, request: Request, uuid: str) -> Response:
+        """Takes a GPU out of service: nothing new is placed on it, what runs there goes on. `note`: why. For admins.
+
+        That holds over restarts. A fault of the card does the same. 409: the GPU is gone.
+        """
+        return decided(steering.drain_gpu(person(request), uuid, NoteSpec.parse(request.data)["note"]))
+
+
+class UndrainGpu(GenericAPIView[Gpu]):
+    @extend_schema(request=NoteSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
+    def post(self, request: Request, uuid: str) -> Response:
+        """Puts it back into service. For admins."""
+        return decided(steering.undrain_gpu(person(request), uuid, NoteSpec.parse(request.data)["note"]))

@@ -33,6 +33,8 @@ urlpatterns = [
     path("", include(router.urls)),
     path("gpus/", gpus.Gpus.as_view(), name="gpus"),
     path("gpus/<str:uuid>/", gpus.OneGpu.as_view(), name="gpu"),
+    path("gpus/<str:uuid>/drain/", gpus.DrainGpu.as_view(), name="drain-gpu"),
+    path("gpus/<str:uuid>/undrain/", gpus.UndrainGpu.as_view(), name="undrain-gpu"),
     path("nodes/", nodes.Nodes.as_view(), name="nodes"),
     path("nodes/join/", nodes.Join.as_view(), name="node-join"),
     path("nodes/<str:name>/", nodes.OneNode.as_view(), name="node"),

@@ -133,9 +133,12 @@ def _node(node: Node) -> Record:
 
 def _gpus(names: Mapping[int, str]) -> dict[str, Record]:
     fields = ("index", "name", "simulated", "total", "capacity", "most", "free", "idle", "utilisation", "temperature",
-              "power", "compute", "compute_why")  # fmt: skip
+              "power", "compute", "compute_why", "drained_at", "drain_reason")  # fmt: skip
     there = Gpu.objects.filter(present=True, node__in=list(names)).values("uuid", "node_id", *fields)
-    return {gpu.pop("uuid"): {"node": names[gpu.pop("node_id")], **gpu} for gpu in there}
+    return {
+        gpu.pop("uuid"): {"node": names[gpu.pop("node_id")], **gpu, "drained_at": seconds(gpu["drained_at"])}
+        for gpu in there
+    }
 
 
 def _containers(now: datetime, names: Mapping[int, str]) -> dict[str, Record]:

@@ -37,6 +37,7 @@ class AllocationEvent(models.Model):
         WARNED = "warned"  # its time is nearly over
         NOTIFIED = "notified"  # something is to begin that concerns it
         IDLE = "idle"  # it holds VRAM and has not computed for a while
+        CARD_DRAINED = "card_drained"  # its card was taken out of service
         CARD_FULL = "card_full"  # the card had no memory although the lease had
         BYPASS = "bypass"  # a process of it holds VRAM past the shim, or forged its lease page
 

@@ -158,6 +158,10 @@ class Gpu(models.Model):
     compute_asked = models.CharField(
         max_length=6, blank=True, choices=Compute, help_text="What an admin chose; empty: as GPUSHARE_COMPUTE says."
     )
+    drained_at = models.DateTimeField(null=True, blank=True, help_text="Since when nothing new is placed on it.")
+    drain_reason = models.CharField(
+        max_length=500, blank=True, help_text="Why; stays after that, so that what was found then is known already."
+    )
     # observed
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
     uuid = models.CharField(max_length=64, unique=True)
@@ -190,6 +194,10 @@ class Gpu(models.Model):
 
     class Meta:
         ordering = ["node_id", "index"]
+
+    @property
+    def drained(self) -> bool:
+        return self.drained_at is not None
 
     def __str__(self) -> str:
         return f"{self.index}: {self.name}"

@@ -33,6 +33,7 @@ class Happening(models.TextChoices):
     KILLED = "killed"
     GIVES_WAY = "gives_way"
     PLANNED = "planned"  # maintenance, or a reservation of others, that is to begin
+    CARD = "card"
 
 
 def every_happening() -> list[str]:

@@ -331,6 +331,8 @@ class Command(models.Model):
         POLICY = "policy"
         REORDER = "reorder"
         COMPUTE = "compute"
+        DRAIN = "drain-gpu"
+        UNDRAIN = "undrain-gpu"
         FORECAST = "forecast"
 
     class Outcome(models.TextChoices):

@@ -23,7 +23,15 @@ KEPT_EACH = 1000  # notices of one person: whose containers end all the time los
 SAME = timedelta(minutes=1)  # a container's cards tell the same thing one after the other
 
 Kind = AllocationEvent.Kind
-KINDS = (Kind.NOTIFIED, Kind.RESUMED, Kind.ENDED, Kind.SWAPPED_OUT, Kind.SWAPPED_IN, Kind.NOT_RESTORED)
+KINDS = (
+    Kind.NOTIFIED,
+    Kind.RESUMED,
+    Kind.ENDED,
+    Kind.SWAPPED_OUT,
+    Kind.SWAPPED_IN,
+    Kind.NOT_RESTORED,
+    Kind.CARD_DRAINED,
+)
 GAVE_WAY = tuple(why.told for why in GaveWay)
 
 
@@ -92,6 +100,8 @@ def _happened(event: AllocationEvent, container: Container, wish: Wish) -> Itera
             yield Happening.GOES_ON, f"{name} goes on: it has its memory after {duration(event.waited)}."
         case Kind.SWAPPED_OUT if event.detail.startswith(GAVE_WAY):  # further on, a person's note may stand
             yield Happening.GIVES_WAY, f"{name} gives way. {event.detail}"
+        case Kind.CARD_DRAINED:
+            yield Happening.CARD, f"The GPU of {name} takes no new containers. {event.detail}"
         case Kind.SWAPPED_IN:
             yield Happening.GOES_ON, f"{name} goes on: its memory is back on the card."
 

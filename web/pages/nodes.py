@@ -17,6 +17,7 @@ from web.models import Container, Invitation, Node
 from web.pages.frame import person, show
 from web.pages.people.people import managed
 from web.services import nodes as services
+from web.services import steering
 
 PER_PAGE = 50
 
@@ -49,7 +50,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
 
 @managed
 def one(request: HttpRequest, name: str) -> HttpResponse:
-    """A node. POST changes it (`do`: drain, undrain, label, unlabel or remove)."""
+    """A node. POST changes it (`do`: drain, undrain, label, unlabel or remove), or a card of it (`gpu`: its UUID)."""
     node = _counted(Node.objects.listed().filter(name=name)).first()
     if node is None:
         raise Http404
@@ -77,6 +78,8 @@ def one(request: HttpRequest, name: str) -> HttpResponse:
 def _do(actor: User, node: Node, form: QueryDict) -> str:
     """What the form asks for; what was done, as a sentence. Raises Problem, or Http404 for what no form asks."""
     name, label = node.name, form.get("label", "").strip()
+    if "gpu" in form:
+        return _do_to_card(actor, node, form)
     match form.get("do"):
         case "drain":
             services.drain(actor, name, form.get("note", "")[:500])
@@ -97,6 +100,16 @@ def _do(actor: User, node: Node, form: QueryDict) -> str:
             services.remove(actor, name, force="force" in form)
             return f"{name} is removed, and so are its rights. Its history stays."
     raise Http404
+
+
+def _do_to_card(actor: User, node: Node, form: QueryDict) -> str:
+    card = node.gpus.filter(uuid=form["gpu"]).first()
+    if card is None or form.get("do") not in ("drain", "undrain"):
+        raise Http404
+    change = steering.drain_gpu if form["do"] == "drain" else steering.undrain_gpu
+    command = steering.wait_for(change(actor, card.uuid, form.get("note", "")[:500]))
+    steering.settled(command)
+    return command.told
 
 
 def _counted(found: Any) -> Any:

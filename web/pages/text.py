@@ -38,6 +38,7 @@ EVENTS: dict[str, str] = {
     EventKind.IDLE: "idle",
     EventKind.BYPASS: "bypassed the shim",
     EventKind.CARD_FULL: "card full",
+    EventKind.CARD_DRAINED: "card out of service",
 }
 
 HAPPENINGS: dict[str, str] = {
@@ -46,6 +47,7 @@ HAPPENINGS: dict[str, str] = {
     Happening.KILLED: "was killed",
     Happening.GIVES_WAY: "gives way to others",
     Happening.PLANNED: "is concerned by maintenance or a reservation",
+    Happening.CARD: "has a GPU that is taken out of service",
 }
 
 _CATALOGUE: dict[str, str] = {
@@ -131,6 +133,7 @@ _CATALOGUE: dict[str, str] = {
     "waited_then": "waited {time}",
     "computed_by": "{name} computed {part} %",
     "computed_none": "no container computed",
+    "gpu_drained": "out of service",
     "compute_turns": "in turns",
     "compute_shared": "shared",
     "compute_title_turns": "Take turns on GPU {index}?",

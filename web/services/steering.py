@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "change",
+    "drain_gpu",
     "forecast",
     "kill",
     "launch",
@@ -45,6 +46,7 @@ __all__ = [
     "set_compute",
     "set_policy",
     "settled",
+    "undrain_gpu",
     "wait_for",
 ]
 
@@ -134,14 +136,33 @@ def set_policy(user: User, name: str) -> Command:
 def set_compute(user: User, uuid: str, mode: str) -> Command:
     """How containers that compute share a GPU from now on: a `Compute`. The scheduler says whether it can."""
     require(user, Deed.SET_COMPUTE)
+    gpu = _gpu(uuid)
+    ComputeSpec.parse({"compute": mode})
+    return _direct(user, Command.Kind.COMPUTE, gpu.uuid, {gpu.node: {}}, gpu=gpu.uuid, compute=mode)
+
+
+def drain_gpu(user: User, uuid: str, reason: str = "") -> Command:
+    """From now on nothing new is placed on it; what runs there goes on. Draining it again changes the reason."""
+    require(user, Deed.MANAGE_NODES)
+    gpu = _gpu(uuid)
+    return _direct(user, Command.Kind.DRAIN, gpu.uuid, {gpu.node: {}}, gpu=gpu.uuid, reason=reason)
+
+
+def undrain_gpu(user: User, uuid: str, note: str = "") -> Command:
+    require(user, Deed.MANAGE_NODES)
+    gpu = _gpu(uuid)
+    return _direct(user, Command.Kind.UNDRAIN, gpu.uuid, {gpu.node: {}}, gpu=gpu.uuid, reason=note)
+
+
+def _gpu(uuid: str) -> Gpu:
+    """One that is in its host, whose scheduler lives. Raises Problem."""
     gpu = Gpu.objects.select_related("node").filter(uuid=uuid).first()
     if gpu is None:
         raise not_found("There is no such GPU here.")
-    ComputeSpec.parse({"compute": mode})
     if not gpu.present:
-        raise conflict(f"GPU {gpu.index} is not in this host any more.", "compute", code="gpu_gone")
+        raise conflict(f"GPU {gpu.index} is not in this host any more.", code="gpu_gone")
     require_scheduler(gpu.node)
-    return _direct(user, Command.Kind.COMPUTE, gpu.uuid, {gpu.node: {}}, gpu=gpu.uuid, compute=mode)
+    return gpu
 
 
 def reorder(user: User, ids: Iterable[str | UUID]) -> Command:

@@ -52,6 +52,7 @@ struct card_gpu {
     struct card_sample sample[CARD_SAMPLES];
     _Atomic uint32_t warmer;     /* than a card that nothing is wrong with, degrees */
     _Atomic uint32_t ecc_errors; /* uncorrected ones */
+    _Atomic uint32_t remap_failed; /* a row of its memory could not be remapped */
     _Atomic uint32_t xids, xid;  /* how many critical errors it has reported, and the last one's number */
 };
 

@@ -52,6 +52,7 @@ function newCard(uuid) {
       {},
       make("h3", { id: `gpu-${uuid}` }),
       make("span", { class: "tag simulated", hidden: true }, t("simulated")),
+      make("span", { class: "tag bad drained", hidden: true }, t("gpu_drained")),
       maySetCompute
         ? make("button", { type: "button", class: "tag mode", "data-act": "compute" })
         : make("span", { class: "tag mode" }),
@@ -83,6 +84,9 @@ function showCard(card, [uuid, gpu]) {
   const reserved = Math.max(0, gpu.capacity - granted - gpu.free); // for guaranteed containers, beyond their leases
   put(card.querySelector("h3"), `${gpu.index} · ${gpu.name}`);
   card.querySelector(".simulated").hidden = !gpu.simulated;
+  const drained = card.querySelector(".drained");
+  drained.hidden = !gpu.drained_at;
+  drained.title = gpu.drain_reason;
   const vitals = [
     gpu.utilisation === null ? null : t("utilisation", { value: gpu.utilisation }),
     gpu.temperature === null ? null : `${gpu.temperature} °C`,

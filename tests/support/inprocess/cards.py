@@ -72,15 +72,18 @@ class Cards(Gpus):
     """What `scheduler.gpus.Gpus` is, by "sim:2x5GiB", without a driver or a thread.
 
     `held`: GPU → pid → bytes. `shows` and `silent` change what is told: bytes more of a process, and a card that does
-    not answer. `stands` tells whether a process is stopped on its cards. `reading`: figures of every reading.
+    not answer. `stands` tells whether a process is stopped on its cards. `reading`: figures of every reading, and
+    `faulty` those of one card's.
     """
 
     def __init__(self, description: str, stands: Callable[[int], bool]) -> None:
         count, size = shim.sim.parse(description)
         uuids = [f"GPU-{index:08x}-0000-4000-8000-000000000000" for index in range(1, count + 1)]
         self.cards = {
-            uuid: Card(uuid, index, "Simulated GPU", size, size, 0, simulated=True) for index, uuid in enumerate(uuids)
+            uuid: Card(uuid, index, "Simulated GPU", size, size, 0, simulated=True, shutdown_at=95)
+            for index, uuid in enumerate(uuids)
         }
+        self.lost: set[str] = set()
         self.contexts, self.unmeasured = dict.fromkeys(uuids, CONTEXT), set()
         self.driver, self.environment = "580.0 (simulated)", {}
         self.simulation = Path("/dev/null")
@@ -88,6 +91,7 @@ class Cards(Gpus):
         self.shows: Counter[int] = Counter()
         self.silent: set[str] = set()
         self.reading: dict[str, Any] = {"temperature": 40, "power": 100.0}
+        self.faulty: dict[str, dict[str, Any]] = {}
         self.computing = {uuid: Computing(stands) for uuid in uuids}
         self._told: dict[tuple[str, str], tuple[float, Counter[int]]] = {}  # of a GPU, for whom → when, and had by then
 
@@ -125,6 +129,7 @@ class Cards(Gpus):
 
     async def read(self) -> dict[str, Reading]:
         self.changed()
+        self.lost = set(self.silent)
         return {uuid: self._reading(uuid) for uuid in self.cards if uuid not in self.silent}
 
     def _reading(self, uuid: str) -> Reading:
@@ -132,7 +137,7 @@ class Cards(Gpus):
         done = self._since("reading", uuid)
         busy = {pid: 100 * part for pid, part in done.parts.items()} if done else {}
         whole = Reading(sum(shown.values()), shown, busy, utilisation=min(100, round(sum(busy.values()))))
-        return replace(whole, **self.reading)
+        return replace(whole, **self.reading | self.faulty.get(uuid, {}))
 
     def _processes(self, uuid: str) -> dict[int, int]:
         return {pid: size + self.shows[pid] for pid, size in self.held[uuid].items()}

@@ -17,6 +17,8 @@ from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
 FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not worth a word
+OUT_OF_SERVICE = "is out of service: it takes no new containers, and what runs there goes on."
+UNDRAIN = "gpushare gpus GPU --undrain"
 XID_SECONDS = 3600  # after a critical error: long enough to be seen, and to see the next one
 
 
@@ -24,12 +26,19 @@ def items(now: datetime) -> Iterator[Item]:
     live = Q(claims__container__finished_at=None)
     ours = Coalesce(Sum("claims__unexplained", filter=live), 0)
     there = Gpu.objects.filter(
-        Q(present=False) | Q(foreign__gte=FOREIGN) | Q(ecc_errors__gt=0) | ~Q(xid_at=None) | ~Q(hot_since=None)
+        ~Q(drained_at=None)
+        | Q(present=False)
+        | Q(foreign__gte=FOREIGN)
+        | Q(ecc_errors__gt=0)
+        | ~Q(xid_at=None)
+        | ~Q(hot_since=None)
     )
     found = list(there.annotate(ours=ours, promised=Count("claims", filter=live & Q(claims__isnull=False))))
     if found and Node.several():
         prefetch_related_objects(found, Prefetch("node", Node.objects.defer(*large_of_nodes())))
     for gpu in found:
+        if gpu.drained_at is not None:
+            yield _of(gpu, Kind.DRAINED, f"{_named(gpu)} {OUT_OF_SERVICE} {gpu.drain_reason}", gpu.drained_at, UNDRAIN)
         if gpu.present:
             yield from _faults(gpu, now)
             yield from _foreign(gpu, gpu.foreign - gpu.ours)

@@ -18,6 +18,7 @@ from web.models import Claim, Container, State, UsageHour, large
 from web.models.hosts import large_of_nodes
 from web.models.records import USUAL_WEIGHT, claims_with_gpus
 from web.models.states import state_of
+from web.services.attention.cards import OUT_OF_SERVICE
 from web.services.attention.item import Item, Kind, about
 from web.services.sharing import not_kept
 from web.sizes import format_size
@@ -34,6 +35,7 @@ FACTS = ("started_at", "swapped_at", "paused_at", "suspended_since", "kill_reque
 
 def items(now: datetime) -> Iterator[Item]:
     yield from _past_the_shim()
+    yield from _on_drained_cards()
     yield from _not_restored()
     holders = _holders()
     yield from _holding(holders)
@@ -58,6 +60,13 @@ def _past_the_shim() -> Iterator[Item]:
     for container, _ in _by_container(_claims().annotate(told=told).filter(told__contains='"uncapped": true')):
         message = f'"{container.name}" has a process on a GPU without the shim: its quota is not enforced.'
         yield about(container, Kind.UNCAPPED, message, "kill")
+
+
+def _on_drained_cards() -> Iterator[Item]:
+    for container, claims in _by_container(_claims().exclude(gpu__drained_at=None)):
+        gpu = claims[0].gpu
+        message = f'"{container.name}" runs on GPU {gpu.index}, which {OUT_OF_SERVICE} {gpu.drain_reason}'
+        yield about(container, Kind.DRAINED, message, "kill", since=gpu.drained_at)
 
 
 def _not_restored() -> Iterator[Item]:

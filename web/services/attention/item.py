@@ -17,6 +17,7 @@ class Kind(StrEnum):
     SCHEDULER_AWAY = "scheduler_away"
     ENGINE_AWAY = "engine_away"
     GPU_GONE = "gpu_gone"
+    DRAINED = "drained"
     NEARLY_FULL = "nearly_full"
     CLOCK_WRONG = "clock_wrong"
     OTHER_RELEASE = "other_release"

@@ -24,6 +24,7 @@ from web.people import allowances
 from web.services import admission, runs
 from web.services.joining.rules import PLACED
 from web.services.placement.placement_ticket import PlacementTicket
+from web.services.placement.policies import in_service
 from web.sizes import format_size
 
 
@@ -100,4 +101,4 @@ def _cards(node: int, ticket: PlacementTicket) -> dict[str, int]:
             f"than {format_size(short[0].most)}: it is declared as larger than it is, see gpushare doctor.",
             409,
         )
-    return {gpu.uuid: ticket.quota for gpu in gpus}
+    return {gpu.uuid: ticket.quota for gpu in in_service(gpus, len(gpus))}

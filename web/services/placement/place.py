@@ -16,7 +16,7 @@ from web.models import Gpu, Node
 from web.people.allowances import Allowed
 from web.services.issuing import require_scheduler
 from web.services.placement import sites
-from web.services.placement.policies import Wish, able_cards, choose_cards, choose_node
+from web.services.placement.policies import Wish, able_cards, choose_cards, choose_node, in_service
 from web.spec import quotas
 
 
@@ -127,7 +127,7 @@ def _fitting(there: Mapping[int, list[Gpu]], quota: int, count: int) -> dict[int
         try:
             if count > len(cards):
                 raise Problem("too_few_gpus", _too_few(count, cards_at_most, len(there)), 400, "gpus")
-            able_cards(cards, quota, count)
+            in_service(able_cards(cards, quota, count), count)
         except Problem as problem:
             closest = problem
         else:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from math import inf
 from typing import Protocol, TypeVar
 
-from web.errors import Problem
+from web.errors import Problem, conflict
 from web.sizes import format_size
 from web.spec import constraints
 from web.times import span
@@ -50,8 +50,8 @@ class Holder:
 class Card:
     """`capacity` is what containers may hold together now, `most` what that is without foreign memory.
 
-    `promised` are quotas of live containers. `free` is what could be had at once: it is less than nothing where more is
-    being asked for already.
+    `drained`: nothing new is placed on it. `promised` are quotas of live containers. `free` is what could be had at
+    once: it is less than nothing where more is being asked for already.
     """
 
     uuid: str
@@ -59,6 +59,7 @@ class Card:
     most: int
     promised: int = 0
     free: int = 0
+    drained: bool = False
     holders: tuple[Holder, ...] = ()
 
 
@@ -111,6 +112,8 @@ class AnyCard(Protocol):
     def capacity(self) -> int: ...
     @property
     def most(self) -> int: ...
+    @property
+    def drained(self) -> bool: ...
 
 
 C = TypeVar("C", bound=AnyCard)
@@ -135,13 +138,29 @@ def _able(cards: Iterable[C], quota: int) -> list[C]:
     return [card for card in cards if quota <= card.most]
 
 
+def in_service(cards: Sequence[C], count: int) -> list[C]:
+    """Those on which something new may be placed. Problem `gpu_drained` if they are fewer than `count`."""
+    found = [card for card in cards if not card.drained]
+    if len(found) < count <= len(cards):
+        drained = next(card.uuid for card in cards if card.drained)
+        which = f"GPU {drained} is" if len(cards) - len(found) == 1 else f"{len(cards) - len(found)} GPUs are"
+        raise conflict(
+            f"{which} out of service, and takes no new containers. `gpushare gpus` shows why; an admin ends that with "
+            "`gpushare gpus GPU --undrain`.",
+            "gpus",
+            code="gpu_drained",
+        )
+    return found
+
+
 def choose_cards(cards: Sequence[AnyCard], promised: Mapping[str, int], quota: int, count: int) -> list[str]:
     """The `count` GPUs with the most memory that nobody was promised, of those that could ever give `quota`.
 
     `promised` are the quotas of live containers by GPU. What is left may be negative: quotas together may exceed a
     card, that is the point of suspending. Of equals the first in `cards` is taken. Problem as above.
     """
-    ranked = sorted(able_cards(cards, quota, count), key=lambda card: promised.get(card.uuid, 0) - card.capacity)
+    able = in_service(able_cards(cards, quota, count), count)
+    ranked = sorted(able, key=lambda card: promised.get(card.uuid, 0) - card.capacity)
     return [card.uuid for card in ranked[:count]]
 
 
@@ -157,7 +176,7 @@ def choose_node(policy: Policy, sites: Sequence[Site], wish: Wish) -> Choice | N
 
 def fits(site: Site, wish: Wish) -> bool:
     """Whether it takes launches, is as it is asked to be, and could ever give that."""
-    enough = len(_able(site.cards, wish.quota)) >= wish.count
+    enough = sum(not card.drained for card in _able(site.cards, wish.quota)) >= wish.count
     return site.takes and enough and constraints.hold(wish.constraints, site.name, site.labels)
 
 

@@ -89,6 +89,7 @@ def _card(card: Gpu, promises: Mapping[str, int], soon: tuple[int, Sequence[Hold
         card.uuid,
         capacity=card.capacity,
         most=card.most,
+        drained=card.drained,
         promised=promises.get(card.uuid, 0),
         free=card.free + card.idle - spoken_for,
         holders=tuple(holders),

@@ -1,0 +1,1 @@
+"""Cards as they fail: which faults take one out of service, and who is told."""
