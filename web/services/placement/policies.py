@@ -59,8 +59,8 @@ class Card:
     most: int
     promised: int = 0
     free: int = 0
-    drained: bool = False
     holders: tuple[Holder, ...] = ()
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
