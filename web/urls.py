@@ -39,6 +39,7 @@ urlpatterns = [
     path("queue/reorder/", queue.reorder, name="queue_reorder"),
     path("queue/policy/", queue.policy, name="queue_policy"),
     path("deciding/", deciding.page, name="deciding"),
+    path("incidents/", past.incidents_of, name="incidents"),
     path("history/", past.replay, name="history"),
     path("history/<str:uuid>/day/", past.day, name="history_day"),
     path("history/<str:uuid>/moment/", past.moment, name="history_moment"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,11 +19,12 @@ OWN = ("me",)  # and what is one's own, as the owner of the longest name has it
 
 
 def main(folder: Path, wanted: list[str]) -> int:
-    home = Path(tempfile.mkdtemp(prefix="screens-"))
+    from tests.support.own_home import new_folder
+
+    home = new_folder()
     os.environ |= {
         "DJANGO_SETTINGS_MODULE": "appliance.settings",
         "DATABASE_URL": f"sqlite:///{home / 'gpushare.sqlite3'}",
-        "GPUSHARE_HOME": str(home),
         "GPUSHARE_SECRET_KEY": "for-pictures-only",
         "DJANGO_ALLOW_ASYNC_UNSAFE": "1",
     }

@@ -27,6 +27,7 @@ CLAIM = timedelta(seconds=60)
 WAITING_MOST = 1000  # messages for one receiver; what is still so is told once there is room
 KEPT = timedelta(days=7)  # what is over is shown for so long
 KEPT_MOST = 10_000
+EPISODES_KEPT = timedelta(days=90)  # for the page Incidents
 
 Phase = Delivery.Phase
 Told = dict[tuple[int, str], Delivery]  # the last of each episode and phase
@@ -164,5 +165,5 @@ def tidy(now: datetime) -> None:
     surplus = list(done.order_by("-done_at").values_list("pk", flat=True)[KEPT_MOST : KEPT_MOST + 1000])
     Delivery.objects.filter(pk__in=surplus).delete()
     drain = ~Exists(Delivery.objects.filter(episode=OuterRef("pk")))
-    Episode.objects.filter(drain, ended_at__lt=now - DAY).delete()
+    Episode.objects.filter(drain, ended_at__lt=now - EPISODES_KEPT).delete()
     Silence.objects.filter(until__lt=now - KEPT).delete()

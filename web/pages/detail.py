@@ -31,6 +31,7 @@ from web.templatetags.gpushare import duration
 from web.times import seconds
 
 EVENTS_PER_PAGE = 50
+LAST_LINES = 8  # of the output, where it is told how something ended
 
 
 @login_required
@@ -127,11 +128,12 @@ def events(request: HttpRequest, pk: UUID) -> HttpResponse:
 @login_required
 @require_GET
 def log(request: HttpRequest, pk: UUID) -> HttpResponse | StreamingHttpResponse:
-    """Its output: all of it to download, or the last lines and then what comes."""
+    """Its output: all of it to ?download, the last lines alone (?last), or those and then what comes."""
     found = container_or_404(pk)
-    download = "download" in request.GET
+    download, last = "download" in request.GET, "last" in request.GET
+    tail = None if download else LAST_LINES if last else 1000
     try:
-        response = reading.answer(request, found, follow=not download, tail=None if download else 1000)
+        response = reading.answer(request, found, follow=not download and not last, tail=tail)
     except Problem as problem:
         return HttpResponse(f"{problem.message}\n", status=problem.status, content_type="text/plain; charset=utf-8")
     response.headers["Cache-Control"] = "no-store"

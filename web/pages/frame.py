@@ -21,6 +21,7 @@ PAGES: tuple[tuple[str, str], ...] = (
     ("dashboard", "Overview"),
     ("queue_page", "Queue"),
     ("calendar", "Calendar"),
+    ("incidents", "Incidents"),
     ("history", "History"),
     ("reports", "Reports"),
     ("fairness", "Fairness"),

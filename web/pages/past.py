@@ -1,11 +1,13 @@
-"""What was: the replay of a day or of any other length of time, and who held what at one moment of it."""
+"""What was: incidents, the replay of a day or of any other length of time, and who held what at one moment of it."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -13,14 +15,17 @@ from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_GET
 
 from web.errors import invalid
-from web.history import samples
+from web.history import incidents, samples
 from web.history.marks import marks
-from web.models import Gpu, Node
-from web.pages.frame import show
+from web.models import Container, Gpu, Node
+from web.pages.frame import person, show
+from web.people.roles import steered_by
 from web.spec import periods
 
 LENGTHS = {"168": "7 days", "24": "24 hours", "6": "6 hours", "1": "1 hour"}
 DAY = "24"
+PER_PAGE = 100
+WITH_OUTPUT = {incidents.Kind.FAILED, incidents.Kind.KILLED, incidents.Kind.EXITED}
 
 
 @login_required
@@ -38,6 +43,24 @@ def replay(request: HttpRequest) -> HttpResponse:
         chosen = gpus.filter(node__name=wanted).first() or chosen
     if several and chosen:  # of its node alone: there may be thousands
         gpus = gpus.filter(node=chosen.node_id)
+    period = _period(request)
+    namespace = request.GET.get("namespace", "")[:63]
+    kept = {"gpu": chosen.uuid if chosen else "", "hours": period["hours"]} | (
+        {"namespace": namespace} if namespace else {}
+    )
+    context = {
+        "gpus": gpus,
+        "chosen": chosen,
+        "nodes": Node.objects.exclude(gpus=None).order_by("name").values_list("name", flat=True) if several else (),
+        "namespace": namespace,
+        "kept": urlencode(kept),
+        **period,
+    }
+    return show(request, "history.html", context)
+
+
+def _period(request: HttpRequest) -> dict[str, Any]:
+    """What ?until= and ?hours= ask for, and its neighbours. For templates."""
     hours = request.GET.get("hours", DAY)
     hours = hours if hours in LENGTHS else DAY
     now = timezone.now()
@@ -46,24 +69,64 @@ def replay(request: HttpRequest) -> HttpResponse:
     except ValueError:
         until = now
     length = timedelta(hours=int(hours))
-    namespace = request.GET.get("namespace", "")[:63]
-    kept = {"gpu": chosen.uuid if chosen else "", "hours": hours} | ({"namespace": namespace} if namespace else {})
-    context = {
-        "gpus": gpus,
-        "chosen": chosen,
-        "nodes": Node.objects.exclude(gpus=None).order_by("name").values_list("name", flat=True) if several else (),
+    return {
         "hours": hours,
         "lengths": LENGTHS.items(),
         "length": LENGTHS[hours],
-        "namespace": namespace,
-        "kept": urlencode(kept),
         "is_now": until >= now,
         "start": until - length,
         "until": until,
         "earlier": int((until - length).timestamp()),
         "later": int((until + length).timestamp()),
     }
-    return show(request, "history.html", context)
+
+
+@gzip_page
+@login_required
+@require_GET
+def incidents_of(request: HttpRequest) -> HttpResponse:
+    """What went wrong in ?hours= up to ?until=, as for `replay`: of ?kind=, of ?person= (a user name), on ?gpu=.
+
+    Nonsense is ignored: an address typed by hand still shows something.
+    """
+    period = _period(request)
+    kind = request.GET.get("kind", "")
+    kind = kind if kind in list(incidents.Kind) else ""
+    who = request.GET.get("person", "")[:150]
+    several = Node.several()
+    gpus = list(Gpu.objects.select_related("node").only("uuid", "index", "name", "node__name"))
+    gpu = request.GET.get("gpu", "")
+    gpu = gpu if gpu in {each.uuid for each in gpus} else ""
+    found = incidents.incidents(period["start"], period["until"], kind, who, gpu)
+    steers = steered_by(person(request))
+    kept = {"hours": period["hours"]} | {
+        name: value for name, value in (("kind", kind), ("person", who), ("gpu", gpu)) if value
+    }
+    page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "page": page,
+        "rows": [
+            {"each": each, "output": each.container and each.kind in WITH_OUTPUT and steers(each.container)}
+            for each in page.object_list
+        ],
+        "kinds": incidents.LABELS.items(),
+        "kind": kind,
+        "who": who,
+        "people": _people(who),
+        "gpus": [(each.uuid, f"{each.node.name} · {each.index}" if several else f"{each.index} · {each.name}")
+                 for each in gpus],
+        "gpu": gpu,
+        "kept": urlencode(kept),
+        "link": request.build_absolute_uri(f"?{urlencode({**kept, 'until': int(period['until'].timestamp())})}"),
+        **period,
+    }  # fmt: skip
+    return show(request, "incidents.html", context)
+
+
+def _people(chosen: str) -> list[str]:
+    """To choose from: who ever had a container."""
+    owners = Container.objects.order_by().values_list("owner__username", flat=True).distinct()
+    return sorted({*owners, *([chosen] if chosen else [])})
 
 
 @gzip_page

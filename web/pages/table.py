@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from web.models import Claim, Container, ContainerQuerySet, Node, State, large
 from web.models.hosts import ordered
-from web.models.states import place_of_state
+from web.models.states import ENDED, place_of_state
 from web.pages.text import STATES
 from web.people.roles import Deed, Rights, rights_of
 from web.sizes import format_size, tenths, whole
@@ -116,7 +116,9 @@ def _namespaces(chosen: str) -> list[str]:
 
 
 def _found(user: User, q: str, state: str, mine: bool) -> ContainerQuerySet:
-    found = Container.objects.listed().whole().defer(*large())
+    # Who asks for failures wants those that were removed since, and launches that were refused, too.
+    listed = Container.objects.all() if state in ENDED else Container.objects.listed()
+    found = listed.whole().defer(*large())
     if mine:
         found = found.filter(owner=user)
     if q:
@@ -181,6 +183,8 @@ def _item(container: Container, rights: Rights, away: Set[str]) -> dict[str, Any
         "suspended_since": seconds(container.waiting_since),
         "created_at": seconds(container.created_at),
         "ended": container.finished_at is not None,
+        "finished_at": container.finished_at,
+        "exit_code": container.exit_code,
         "ran": ran(container),
         "past_shim": is_told_of and any(map(_is_past_the_shim, claims)),
         "may_act": rights.steers(container),

@@ -5,26 +5,13 @@ import { make, mark, size, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { showMarks } from "../parts/marks.js";
 import { OTHERS, offer, only } from "../parts/namespaces.js";
+import { dayOf, period } from "../parts/period.js";
 import { atRest } from "../parts/press.js";
 import { pageOf } from "../parts/waiting.js";
 
 const SUMS = ["free", OTHERS]; // what is shown beside containers
 const THUMB = 16; // pixels; style/page.css gives the slider's thumb this width
 const replay = document.getElementById("replay");
-const period = document.getElementById("period");
-for (const name of ["node", "gpu", "hours", "namespace"])
-  period.elements[name]?.addEventListener("change", () => period.submit());
-
-/** A day is one where the reader is: from midnight to midnight. */
-const dayOf = document.getElementById("day-of");
-dayOf.addEventListener("change", () => {
-  if (!dayOf.value) return;
-  const [year, month, day] = dayOf.value.split("-").map(Number);
-  period.elements.until.value = String(new Date(year, month - 1, day + 1).getTime() / 1000);
-  period.elements.hours.value = "24";
-  period.submit();
-});
-
 /** Shows the next shorter (1) or longer (-1) time, with `at` (seconds) in its middle. */
 function zoom(step, at) {
   const { hours, until } = period.elements;

@@ -1,7 +1,7 @@
 // The table of containers. The server decides what is listed, in which order and on which page; figures and states of
 // the rows shown are brought up to date from the live feed, and a change in who exists asks the server again.
 import { showState } from "./computing.js";
-import { duration, size, t } from "./format.js";
+import { duration, size, stamp, t } from "./format.js";
 import { live } from "./live.js";
 import { load } from "./load.js";
 import { isPressed } from "./press.js";
@@ -23,7 +23,8 @@ if (rows) {
   function patch(row, container) {
     const field = (name) => row.querySelector(`[data-field="${name}"]`);
     showState(row, field("state"), container);
-    put(field("load"), load(container));
+    const code = container.exit_code === null ? "" : t("exit_code_of", { code: container.exit_code });
+    put(field("load"), container.finished_at === null ? load(container) : code);
     field("suspended").dataset.since = container.suspended_since ?? "";
     showAge(field("age"), container);
     field("past").hidden = !pastTheShim().has(row.dataset.id);
@@ -37,7 +38,8 @@ if (rows) {
   function showAge(age, { finished_at, started_at }) {
     if (finished_at === null) return;
     delete age.dataset.since;
-    put(age, started_at === null ? "–" : t("ran", { time: duration(finished_at - started_at) }));
+    const time = started_at === null ? "–" : duration(finished_at - started_at);
+    put(age, t(started_at === null ? "not_ran" : "ran", { time, end: stamp(finished_at).slice(0, 16) }));
   }
 
   /** Containers of which something holds memory that nobody has granted, or that the shim is not in. */

@@ -1,0 +1,3 @@
+import "../parts/copy.js";
+import "../parts/lastlines.js";
+import "../parts/period.js";

@@ -1,0 +1,15 @@
+// The last lines of an output, fetched when they are to be seen. As text, never as markup: programs wrote them.
+import { t } from "./format.js";
+
+async function fill(details) {
+  const { lines } = details.dataset;
+  if (!details.open || !lines) return;
+  delete details.dataset.lines;
+  const answer = await fetch(lines);
+  details.lastElementChild.textContent = (await answer.text()).trimEnd() || t("no_output");
+}
+
+for (const details of document.querySelectorAll("details[data-lines]")) {
+  details.addEventListener("toggle", () => fill(details));
+  fill(details);
+}

@@ -1,0 +1,116 @@
+"""What broke last night: every end, wait, move, error of a card, restart and attention, whatever became of it since."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from tests.support import rows
+from tests.support.events import EventKind, append
+from tests.support.site import person
+from web.models import Container, Episode, Node
+
+pytestmark = pytest.mark.django_db
+NIGHT = timezone.now().replace(microsecond=0) - timedelta(days=3)
+
+
+@pytest.fixture
+def card():
+    Node.objects.update_or_create(name=rows.gpu().node.name, defaults={"started_at": NIGHT})
+    return rows.gpu()
+
+
+@pytest.fixture
+def night(card):
+    """Of ada a failure that was removed since, a kill and a good end; of bob a wait and a move on another card."""
+    ada, bob, other = person("ada"), person("bob"), rows.gpu(1)
+
+    def ended(name, owner=ada, on=card, **fields):
+        times = {"started_at": NIGHT - timedelta(minutes=3), "finished_at": NIGHT}
+        made = rows.container(name, owner, on, **{**times, **fields})
+        Container.objects.filter(pk=made.pk).update(created_at=NIGHT - timedelta(hours=1))
+        return made
+
+    ended("fails", exit_code=137, reason="Out of host memory.", removed_at=NIGHT)
+    ended("refused", exit_code=None, started_at=None, removed_at=NIGHT, reason="No such image.")
+    ended("killed", exit_code=143, kill_requested_at=NIGHT, reason="Killed by op: night shift.")
+    ended("good", exit_code=0)
+    waits = ended("waits", bob, other, exit_code=0)
+    append(waits, NIGHT - timedelta(minutes=50), EventKind.SUSPENDED, other, bytes=1 << 30)
+    append(waits, NIGHT - timedelta(minutes=30), EventKind.RESUMED, other, bytes=1 << 30, waited=1200)
+    append(waits, NIGHT - timedelta(minutes=20), EventKind.SWAPPED_OUT, other, bytes=2 << 30)
+    times = {"began_at": NIGHT - timedelta(minutes=9), "ended_at": NIGHT}
+    Episode.objects.create(key="xid:0", kind="xid", gpu=card.uuid, message="GPU 0 reported XID 79.", **times)
+    Episode.objects.create(key="holding:1", kind="holding", person="bob", container="gone",
+                           message='"gone" is idle.', **times)  # fmt: skip
+
+
+def page(**asked):
+    browser = Client()
+    browser.force_login(person("ada"))
+    until = int((NIGHT + timedelta(hours=1)).timestamp())
+    return browser.get("/incidents/", {"until": until, **asked})
+
+
+def told(answer):
+    return {(row["each"].label, row["each"].container.name if row["each"].container else row["each"].name)
+            for row in answer.context["rows"]}  # fmt: skip
+
+
+ALL = {("Failed", "fails"), ("Failed", "refused"), ("Killed", "killed"), ("Waited", "waits"), ("Moved", "waits"),
+       ("Card", ""), ("Restart", ""), ("Attention", "gone")}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, ALL),
+        ({"kind": "failed"}, {("Failed", "fails"), ("Failed", "refused")}),
+        ({"kind": "exited"}, {("Ended well", "good"), ("Ended well", "waits")}),
+        ({"person": "bob"}, {("Waited", "waits"), ("Moved", "waits"), ("Attention", "gone")}),
+        ({"gpu": "GPU-sim-0", "kind": "card"}, {("Card", "")}),
+        ({"gpu": "GPU-sim-1"}, {("Waited", "waits"), ("Moved", "waits")}),
+        ({"kind": "nonsense", "gpu": "nonsense"}, ALL),
+        ({"until": 4}, set()),
+    ],
+)
+def test_a_night_is_told_whole_and_filtered(night, asked, found):
+    answer = page(**asked)
+    assert answer.status_code == 200
+    if asked.get("until"):
+        assert not {row for row in told(answer) if row[0] != "Restart"} & ALL
+    else:
+        assert told(answer) == found
+
+
+def test_an_end_tells_exit_code_length_and_reason_and_where_its_last_lines_are(night):
+    text = page().content.decode()
+    assert "Exit code 137. Ran 3 min. Out of host memory." in text
+    assert "Did not start. No such image." in text
+    failed = Container.objects.get(name="fails")
+    assert f'data-lines="/containers/{failed.pk}/log/?last"' in text
+    browser = Client()
+    browser.force_login(person("eve", "viewer"))
+    assert "data-lines" not in browser.get("/incidents/?hours=168").content.decode()  # output is its owner's
+
+
+def test_its_address_stays_the_same_night_for_whom_it_is_sent_to(night):
+    browser = Client()
+    browser.force_login(person("ada"))
+    now = browser.get("/incidents/?hours=168&person=ada")
+    assert ("Failed", "fails") in told(now)
+    assert told(browser.get(now.context["link"])) == told(now)
+    assert "until=" in now.context["link"]
+
+
+def test_a_failed_run_is_found_by_the_filter_of_the_table_with_end_and_exit_code(night):
+    browser = Client()
+    browser.force_login(person("ada"))
+    rows_ = browser.get("/containers/rows/?state=failed").content.decode()
+    assert ">fails</a>" in rows_  # it was removed since
+    assert "exit code 137" in rows_
+    assert f"{NIGHT:%Y-%m-%d %H:%M}" in rows_
+    assert ">fails</a>" not in browser.get("/containers/rows/?state=all").content.decode()
