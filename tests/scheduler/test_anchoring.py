@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from django.core.management import call_command
 
-from scheduler.monitors import anchoring
-from scheduler.parts import PERIODS
-from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import Host, host, query
+from tests.support.host import query
+from tests.support.inprocess.host import InProcess
 from web import audit
 from web.audit import anchor
 from web.models import AuditEntry, Chain, Node, Seal
 
-__all__ = ["host"]
-
-
-async def told(*, wrong: bool) -> str:
-    """What the host's record says, from which people are told, once something is wrong or nothing is."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            said = await query(lambda: Node.objects.get().audit_error)
-            if bool(said) is wrong:
-                return said
-            await asyncio.sleep(0.02)
-
 
 async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
-    host: Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    host: InProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(PERIODS, "audit anchor", 0.05)
-    monkeypatch.setattr(anchoring, "TOLD_EVERY", 0.05)
+    async def told() -> str:
+        """What the host's record says, from which people are told."""
+        return await query(lambda: Node.objects.get().audit_error)
+
+    async def right() -> bool:
+        return not await told()
 
     def record() -> tuple[int, str]:
         audit.record("ada", "launch", "c")
@@ -40,7 +28,7 @@ async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
 
     before = await query(record)
     noted = await query(record)
-    await eventually(lambda: anchor.read() == noted)
+    await host.eventually(lambda: anchor.read() == noted)
 
     def cut_off() -> None:
         AuditEntry.objects.filter(seal=noted[0]).delete()
@@ -48,10 +36,10 @@ async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
         Chain.objects.update(number=before[0], hash=before[1])
 
     await query(cut_off)
-    await eventually(lambda: f"cut off or replaced: seal {noted[0]}" in caplog.text)
+    await host.eventually(lambda: f"cut off or replaced: seal {noted[0]}" in caplog.text)
     assert anchor.read() == noted
-    assert f"seal {noted[0]}" in await told(wrong=True)
+    assert f"seal {noted[0]}" in await host.eventually(told)
     anchor.path().unlink()
-    await eventually(lambda: "audit-anchor is gone" in caplog.text)
+    await host.eventually(lambda: "audit-anchor is gone" in caplog.text)
     await query(call_command, "verify_audit", "--accept")  # whoever runs the host has looked at it
-    await told(wrong=False)
+    await host.eventually(right)

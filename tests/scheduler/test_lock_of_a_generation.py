@@ -12,9 +12,7 @@ import pytest
 from scheduler.card.generation import Generation
 from scheduler.containers.takeover import TakeOver
 from scheduler.engines.base import EngineError
-from tests.support.host import Host, host
-
-__all__ = ["host"]
+from tests.support.inprocess.host import InProcess
 
 
 def held() -> list[Path]:
@@ -47,7 +45,7 @@ async def test_a_kernel_without_room_for_another_lock_is_asked_again(
     generation.close()
 
 
-async def test_a_scheduler_that_cannot_start_leaves_it_closed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scheduler_that_cannot_start_leaves_it_closed(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     await host.stop()
     before = held()
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from tests.support.eventually import eventually
-from tests.support.host import GIB, Host, host, query
+from tests.support.host import GIB, query
+from tests.support.inprocess.host import InProcess
 from web.models import Claim, Node
 from web.services import nodes
 
-__all__ = ["host"]
+HOLD = ("--hold", "600")
 
 
-HOLD = ("--check", "1MiB", "--hold", "600")
-
-
-async def test_what_was_lost_is_ended_there_and_its_memory_is_everybodys(host: Host) -> None:
+async def test_what_was_lost_is_ended_there_and_its_memory_is_everybodys(host: InProcess) -> None:
     lost = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
     await host.says(lost, "holding")
     await host.stop()
@@ -25,4 +22,4 @@ async def test_what_was_lost_is_ended_there_and_its_memory_is_everybodys(host: H
     assert (await host.get(lost)).reason == "Lost with its node."
     assert not await query(Claim.objects.filter(container=lost.pk, used__gt=0).exists)
     assert await query(Node.objects.listed().exists)
-    await eventually(lambda: not list((host.home / "processes").glob(f"{lost.pk}*")))
+    await host.eventually(lambda: str(lost.pk) not in host.engine.containers)

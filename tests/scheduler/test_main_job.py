@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from tests.support.host import GIB, MIB, Host, host
-
-__all__ = ["host"]
-
+from tests.support.host import GIB, MIB
+from tests.support.inprocess.host import InProcess
 
 CONTEXT = 66 * MIB
 
 
-async def test_program_runs_within_its_quota_and_its_memory_comes_back(host: Host) -> None:
+async def test_program_runs_within_its_quota_and_its_memory_comes_back(host: InProcess) -> None:
     container = await host.launch("workload", "--bytes", "512MiB", gpu_memory=GIB)
     ended = await host.until(container, "exited")
     assert ended.exit_code == 0, host.log(container)
@@ -22,10 +20,10 @@ async def test_program_runs_within_its_quota_and_its_memory_comes_back(host: Hos
     assert {"started", "accepted", "freed", "ended"} <= kinds
 
 
-async def test_container_is_suspended_and_resumes_when_memory_comes_back(host: Host) -> None:
-    holder = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "3600", gpu_memory=4 * GIB)
+async def test_container_is_suspended_and_resumes_when_memory_comes_back(host: InProcess) -> None:
+    holder = await host.launch("workload", "--bytes", "3GiB", "--hold", "3600", gpu_memory=4 * GIB)
     await host.says(holder, "holding")
-    waiter = await host.launch("workload", "--bytes", "3GiB", "--check", "1MiB", gpu_memory=4 * GIB)
+    waiter = await host.launch("workload", "--bytes", "3GiB", gpu_memory=4 * GIB)
     waiting = await host.until(waiter, "suspended")
     assert waiting.suspended_since is not None
     assert (await host.command("kill", holder)).outcome == "done"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from tests.scheduler.test_garbage_collection import engine_has, is_removed
-from tests.support.host import Host, host, query
+from tests.support.host import query
+from tests.support.inprocess.host import InProcess
 from web.models import Container
-
-__all__ = ["host"]
 
 
 async def names(row: Container, other: Container) -> None:
     await query(Container.objects.filter(pk=row.pk).update, engine_id=other.engine_id)
 
 
-async def test_removing_an_ended_one_takes_away_that_one_and_not_the_one_its_row_names(host: Host) -> None:
+async def test_removing_an_ended_one_takes_away_that_one_and_not_the_one_its_row_names(host: InProcess) -> None:
     mine, other = await host.launch("true"), await host.launch("true")
     for each in (mine, other):
         await host.until(each, "exited")
@@ -25,7 +24,7 @@ async def test_removing_an_ended_one_takes_away_that_one_and_not_the_one_its_row
     assert (await host.get(other)).removed_at is None
 
 
-async def test_a_restarted_scheduler_kills_the_one_that_was_meant(host: Host) -> None:
+async def test_a_restarted_scheduler_kills_the_one_that_was_meant(host: InProcess) -> None:
     mine, other = await host.launch("sleep", "600"), await host.launch("sleep", "600")
     await host.stop()
     await names(mine, other)

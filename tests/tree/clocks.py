@@ -69,11 +69,11 @@ EXCEPTIONS = {
 }
 # Files of tests/scheduler that still sleep or look at a clock. One that is mended may go from here; none may be added.
 _NAMES = """
-    anchoring answered_too_late bad_connections console_attaching console_viewers forecasts garbage_collection
-    handed_over kept_here measure_processes nobody_loses_the_place one_reckoning preemption_processes
-    processes programs restart_processes shares shown_soon slow_to_be_stopped sockets store storm sums
-    swapping_processes turns_at_random turns_from_samples turns_processes used_of_the_host
-    verifying watchdog who_says_it_asks
+    answered_too_late bad_connections console_attaching console_viewers
+    handed_over kept_here measure_processes nobody_loses_the_place preemption_processes
+    processes programs restart_processes slow_to_be_stopped sockets store storm sums
+    swapping_processes turns_at_random turns_from_samples turns_processes
+    verifying who_says_it_asks
 """
 STILL = frozenset(f"tests/scheduler/test_{name}.py" for name in _NAMES.split())
 
