@@ -58,7 +58,8 @@ def connect(pid: int, port: int, owns: Owns) -> socket.socket:
         if not owns(pid):
             raise ENDED
         if os.fstat(namespace).st_ino == os.stat("/proc/self/ns/net").st_ino:
-            return _to(port, lambda found: _has(found.inode, owns))
+            its = _sockets(owns)
+            return _to(port, lambda found: found.inode in its)
         return _within(namespace, lambda: _to(port, lambda found: True))
     except OSError as error:
         raise Problem(
@@ -118,11 +119,11 @@ def _address(text: str) -> IPv4Address | IPv6Address:
     return address.ipv4_mapped or address
 
 
-def _has(inode: str, owns: Owns) -> bool:
-    """Whether a process of the container has this socket."""
-    wanted = f"socket:[{inode}]"
+def _sockets(owns: Owns) -> set[str]:
+    """The inodes of all that the container's processes have. Looked for once: a host may have hundreds of listeners."""
     pids = map(int, filter(str.isdecimal, os.listdir("/proc")))
-    return any(wanted in proc.descriptors(pid) for pid in pids if owns(pid))
+    found = {link for pid in pids if owns(pid) for link in proc.descriptors(pid)}
+    return {link.removeprefix("socket:[").removesuffix("]") for link in found if link.startswith("socket:[")}
 
 
 def _which(ports: list[int]) -> Problem:
