@@ -64,7 +64,8 @@ class Output(IntEnum):
 class Exec:
     """One more program in a container that runs, with its environment, folder and limits.
 
-    With `interactive` it has a keyboard, with `tty` a terminal of this size.
+    With `interactive` it has a keyboard, with `tty` a terminal of this size. With `streams`, and without `tty`, its
+    standard streams are for `Executed.take`, and whoever hangs up ends this program, but not what it has left running.
     """
 
     command: Sequence[str]
@@ -72,6 +73,7 @@ class Exec:
     tty: bool = False
     rows: int = 24
     columns: int = 80
+    streams: bool = False
 
 
 class Attached(Protocol):
@@ -93,6 +95,10 @@ class Attached(Protocol):
 
 class Executed(Attached, Protocol):
     """What `Engine.exec` gives. `close` ends the program and its session (setsid), if they have not ended."""
+
+    def take(self) -> list[int]:
+        """Of an Exec with `streams`, instead of reading and writing: its input, output and errors, to be closed by
+        whoever takes them; or one socket for all, on which Docker frames the output."""
 
     async def exit_code(self) -> int | None:
         """Once `read` has given nothing; 128 + n for signal n. None where nobody knows."""

@@ -19,7 +19,7 @@ from appliance.asgi import application
 from tests.support.eventually import PATIENCE
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web.console.frames import PORT, FrameKind, Line, refusal, send_socket, socket_path
+from web.console.frames import PORT, FrameKind, Line, refusal, send_sockets, socket_path
 from web.errors import Problem
 from web.models import AuditEntry, Container
 from web.people import tokens, visitor
@@ -52,7 +52,7 @@ class Scheduler:
         else:
             far, near = socket.socketpair()
             with far:
-                send_socket(line, far, PORT.pack(8888))
+                send_sockets(line, [far.fileno()], PORT.pack(8888))
             asyncio.get_running_loop().create_task(self._application(near))
         await line.close()
 

@@ -21,7 +21,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ WINDOW = 256 << 10  # bytes
 ANSWERS_WITHIN = 15.0  # seconds; Docker may be slow
 AWAY = Problem("scheduler_away", "The scheduler does not answer; try again shortly.", 503)
 HIGHEST_PORT = 65535
+STREAMS = 3  # descriptors that come with OPEN, at the most
 PORT = struct.Struct("!H")  # what OPEN says to a CONNECT
 SILENT = "The scheduler does not answer in time; try again shortly."
 CLOSES_WITHIN = 1.0
@@ -55,7 +56,7 @@ class FrameKind(IntEnum):
     OPEN = 6
     REFUSED = 7  # {"status", "error"} as REST would answer
     EXIT = 8  # the exit code of what EXEC has started, four bytes, big-endian, signed; just before the END
-    EXEC = 9  # {"container", "command", "interactive", "tty", "rows", "columns"}
+    EXEC = 9  # {"container", "command", "interactive", "tty", "rows", "columns", "streams"}
     LOG = 10  # {"tail", "start", "follow"}: of another host's container, of its output (web/console/relayed.py)
     LOGGED = 11  # where in the output this is, eight bytes, big-endian, and the bytes
     CONNECT = 12  # {"container", "port"}: OPEN comes with a socket (SCM_RIGHTS), or over a relay the bytes follow
@@ -194,13 +195,20 @@ def connecting(container: UUID, port: int) -> Frame:
 
 def connect_to_port(home: Path, container: UUID, port: int) -> tuple[socket.socket, bytes]:
     """Of a container of this host, and which port it is (PORT). Blocking. Raises Problem."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as scheduler:
-        try:
-            with socket_path(home) as path:
-                scheduler.connect(path)
-        except OSError:
-            raise AWAY from None
+    with _dial_now(home) as scheduler:
         return ask_for_socket(scheduler, connecting(container, port))
+
+
+def _dial_now(home: Path) -> socket.socket:
+    """Raises Problem."""
+    scheduler = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        with socket_path(home) as path:
+            scheduler.connect(path)
+    except OSError:
+        scheduler.close()
+        raise AWAY from None
+    return scheduler
 
 
 async def dial(home: Path, container: UUID, program: Mapping[str, Any] | None = None) -> Line:
@@ -240,11 +248,19 @@ def ask_for_socket(connection: socket.socket, asked: Frame) -> tuple[socket.sock
     return socket.socket(fileno=descriptors[0]), payload
 
 
-def send_socket(line: Line, connected: socket.socket, payload: bytes) -> None:
-    """Answers with OPEN and this socket. The line says nothing before. Raises OSError."""
+def start_with_streams(home: Path, asked: Frame) -> tuple[socket.socket, list[int]]:
+    """A program with `streams` on this host: the connection that ends it, and its streams (`Executed.take`). Blocking.
+    Raises Problem."""
+    scheduler = _dial_now(home)
+    _, descriptors = _answer_now(scheduler, asked)
+    return scheduler, descriptors
+
+
+def send_sockets(line: Line, descriptors: Sequence[int], payload: bytes) -> None:
+    """Answers with OPEN and these. The line says nothing before. Raises OSError."""
     with line.duplicate() as own:
         frame = _HEAD.pack(FrameKind.OPEN, len(payload)) + payload
-        socket.send_fds(own, [frame], [connected.fileno()])
+        socket.send_fds(own, [frame], descriptors)
 
 
 def _answer_now(connection: socket.socket, asked: Frame) -> tuple[bytes, list[int]]:
@@ -254,7 +270,7 @@ def _answer_now(connection: socket.socket, asked: Frame) -> tuple[bytes, list[in
     descriptors: list[int] = []
     try:
         connection.sendall(_HEAD.pack(kind, len(payload)) + payload)
-        head, descriptors, _, _ = socket.recv_fds(connection, _HEAD.size, 1, socket.MSG_CMSG_CLOEXEC)
+        head, descriptors, _, _ = socket.recv_fds(connection, _HEAD.size, STREAMS, socket.MSG_CMSG_CLOEXEC)
         kind_, length = _HEAD.unpack(head + _exactly(connection, _HEAD.size - len(head)))
         if length > PAYLOAD_LIMIT:
             raise BadFrame("of a wrong length")

@@ -53,29 +53,15 @@ class PortConsumer(ConsoleConsumer):
 
     async def _open(self, program: dict[str, Any] | None = None) -> None:
         try:
-            connection, told = await self._reached()
+            connection, port = await reached(self.container, self._port())
         except Problem as problem:
             await self._refuse(problem)
             return
         reader, self.writer = await asyncio.open_connection(sock=connection, limit=CHUNK)
-        (port,) = PORT.unpack(told)
-        if _noteworthy((self.user.pk, self.container.pk, port)):
+        if noteworthy((self.user.pk, self.container.pk, port)):
             await self._record("port-opened", port=port)
         await self.send(text_data=json.dumps({"port": port}))
         self.passing = asyncio.create_task(self._pass_on(lambda: self._read(reader)))
-
-    async def _reached(self) -> tuple[socket.socket, bytes]:
-        """Raises Problem."""
-        node = await database_sync_to_async(elsewhere)(self.container)
-        if node is None:
-            here = settings.GPUSHARE_HOME, self.container.pk, self._port()
-            return await asyncio.to_thread(connect_to_port, *here)
-        connection = await reach(node, self.container, RelayOrder.Kind.PORT)
-        told = await asyncio.to_thread(ask_now, connection, connecting(self.container.pk, self._port()))
-        if len(told) != PORT.size:
-            connection.close()
-            raise AWAY
-        return connection, told
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self.writer and bytes_data:
@@ -95,7 +81,21 @@ class PortConsumer(ConsoleConsumer):
                 await self.writer.wait_closed()
 
 
-def _noteworthy(whose: tuple[int, UUID, int]) -> bool:
+async def reached(container: Container, port: int) -> tuple[socket.socket, int]:
+    """A connection to this port, and which it is. Raises Problem."""
+    node = await database_sync_to_async(elsewhere)(container)
+    if node is None:
+        connection, told = await asyncio.to_thread(connect_to_port, settings.GPUSHARE_HOME, container.pk, port)
+    else:
+        connection = await reach(node, container, RelayOrder.Kind.PORT)
+        told = await asyncio.to_thread(ask_now, connection, connecting(container.pk, port))
+    if len(told) != PORT.size:
+        connection.close()
+        raise AWAY
+    return connection, PORT.unpack(told)[0]
+
+
+def noteworthy(whose: tuple[int, UUID, int]) -> bool:
     """Whether it goes into the audit log: a browser opens hundreds of connections to one application."""
     now = time.monotonic()
     for old in [key for key, at in _noted.items() if now - at > NOTED_EVERY]:

@@ -27,7 +27,7 @@ from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.engines.base import Attached, Engine, EngineError
 from scheduler.pace import Pace
 from scheduler.sessions.broker import Broker
-from web.console.frames import PAYLOAD_LIMIT, PORT, BadFrame, FrameKind, Line, refusal, send_socket, socket_path
+from web.console.frames import PAYLOAD_LIMIT, PORT, BadFrame, FrameKind, Line, refusal, send_sockets, socket_path
 from web.errors import Problem
 from web.logs import ById
 
@@ -184,7 +184,7 @@ class Consoles:
         except EngineError as error:
             raise Problem(error.code, str(error), error.status) from None
         with await asyncio.to_thread(ports.connect, pid, port, partial(self._engine.owns, engine_id)) as connection:
-            send_socket(line, connection, PORT.pack(connection.getpeername()[1]))
+            send_sockets(line, [connection.fileno()], PORT.pack(connection.getpeername()[1]))
 
     async def _find(self, container: str) -> Console:
         """Held since its start; or attached to now, after a restart of ours. Raises Problem."""

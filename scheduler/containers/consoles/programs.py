@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from typing import Any
 
@@ -10,7 +11,7 @@ from scheduler import clock
 from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.engines.base import Engine, EngineError, Exec, Executed
 from scheduler.pace import Pace
-from web.console.frames import FrameKind, Line
+from web.console.frames import FrameKind, Line, send_sockets
 from web.errors import Problem
 
 BYTES_A_SECOND = 4 << 20  # of output: more than a terminal can show; the program waits meanwhile
@@ -18,10 +19,14 @@ BYTES_A_SECOND = 4 << 20  # of output: more than a terminal can show; the progra
 
 async def run(engine: Engine, engine_id: str, program: dict[str, Any], line: Line) -> None:
     """Until it ends or they hang up. Raises Problem if it cannot be started, and BadFrame."""
+    asked = Exec(**program)
     try:
-        executed = await engine.exec(engine_id, Exec(**program))
+        executed = await engine.exec(engine_id, asked)
     except EngineError as error:
         raise Problem(error.code, str(error), error.status) from None
+    if asked.streams:
+        await _hand_over(executed, line)
+        return
     viewer = Viewer(line)
     showing = listening = None
     try:
@@ -38,6 +43,34 @@ async def run(engine: Engine, engine_id: str, program: dict[str, Any], line: Lin
         try:
             await asyncio.gather(*filter(None, (showing, listening)), return_exceptions=True)
         finally:  # cancelled a second time, or in here for the first
+            await executed.close()
+
+
+async def _hand_over(executed: Executed, line: Line) -> None:
+    """Its streams, with OPEN. END from them asks for its exit code, which EXIT says."""
+    taken = executed.take()
+    ending: asyncio.Task[int | None] | None = None
+    hearing = asyncio.create_task(line.read())
+    try:
+        try:
+            send_sockets(line, taken, b"")
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+        if (frame := await hearing) is None or frame[0] is not FrameKind.END:
+            return
+        hearing = asyncio.create_task(line.read())
+        ending = asyncio.create_task(executed.exit_code())
+        await asyncio.wait({ending, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done() and (code := ending.result()) is not None:
+            await line.send(FrameKind.EXIT, struct.pack("!i", code))
+        await line.send(FrameKind.END)
+    finally:
+        for task in filter(None, (ending, hearing)):
+            task.cancel()
+        try:
+            await asyncio.gather(*filter(None, (ending, hearing)), return_exceptions=True)
+        finally:
             await executed.close()
 
 

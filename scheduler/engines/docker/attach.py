@@ -68,9 +68,13 @@ class Attached:
         self._which, self._left = Output.OUT, 0  # of Docker's frame that is being read
 
     async def open(self) -> Attached:
-        """To be called first. Without it the output is discarded."""
+        """To be called first, but for `take`. Without it the output is discarded."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
         return self
+
+    def take(self) -> list[int]:
+        self._socket.settimeout(None)
+        return [self._socket.detach()]
 
     async def read(self) -> tuple[Output, bytes]:
         try:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import socket
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,21 +62,24 @@ class Execs:
             detach_keys=HARDLY_TYPED,
         )
         exec_id = str(made["Id"])
-        (self._folder / exec_id).touch()
+        if not asked.streams:  # an ssh session's goes on, as far as it reads and writes nothing
+            (self._folder / exec_id).touch()
         try:
             sock = upgraded(
                 self._client, f"exec/{exec_id}/start", json.dumps({"Detach": False, "Tty": asked.tty}).encode()
             )
         except BaseException:
-            self.end(exec_id)
+            self.end(exec_id, alone=asked.streams)
             raise
         return Executed(self._client, self, exec_id, sock, asked)
 
-    def end(self, exec_id: str) -> int | None:
+    def end(self, exec_id: str, *, alone: bool = False) -> int | None:
         """Blocking. Its exit code, if it has ended by itself; else it ends now, with its session, which may take it
-        HANGS_UP seconds."""
+        HANGS_UP seconds, or `alone`."""
         found = self.look(exec_id)
-        if found.pid:
+        if found.pid and alone:
+            tree.hang_up_alone(found.pid)
+        elif found.pid:
             tree.hang_up(found.pid, HANGS_UP)
         (self._folder / exec_id).unlink(missing_ok=True)
         return found.code
@@ -101,6 +105,8 @@ class Executed(Attached):
 
     async def open(self) -> Executed:
         try:
+            if self._asked.streams:
+                return self
             await super().open()
             await self.resize(self._asked.rows, self._asked.columns)
         except BaseException:  # nobody else has it in hand
@@ -113,6 +119,10 @@ class Executed(Attached):
             await self._client.unless_gone(self._client.api.exec_resize, self._engine_id, rows, columns, inside=True)
 
     async def exit_code(self) -> int | None:
+        pause = LOOK
+        while self._asked.streams and (await self._begun()).pid:  # it may have closed its output before its end
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 1.0)
         await self._end()
         return self._code
 
@@ -129,7 +139,8 @@ class Executed(Attached):
                 found = await self._begun()
                 if found.begun:  # of one that Docker never begins, the note stays
                     call = self._client.call_patiently if found.pid else self._client.call_inside
-                    self._code = await call(self._execs.end, self._engine_id)
+                    end = partial(self._execs.end, alone=self._asked.streams)
+                    self._code = await call(end, self._engine_id)
 
     async def _begun(self) -> Found:
         """Docker answers a start before there is a process: what is so once there is, or was, one."""

@@ -36,12 +36,12 @@ async def execute(folder: Path, asked: Exec) -> Executed:
         try:
             with address_in(folder) as address:
                 door.connect(address)
-            message = {"command": list(asked.command), "tty": asked.tty}
+            message = {"command": list(asked.command), "tty": asked.tty, "alone": asked.streams}
             socket.send_fds(door, [json.dumps(message).encode()], its)
         finally:
             for descriptor in set(its):
                 os.close(descriptor)
-        await executed.open()
+        await executed.open(streams=asked.streams)
     except OSError as error:  # TimeoutError is one
         await executed.close()
         raise EngineError(NO_DOOR, code="not_running") from error
@@ -80,7 +80,7 @@ class Executed:
         self._screens = [out, err]
         return [stdin, prints, complains]
 
-    async def open(self) -> None:
+    async def open(self, *, streams: bool = False) -> None:
         """Once the program is asked for. Raises EngineError if it cannot be started, and OSError."""
         self._door.setblocking(False)
         async with asyncio.timeout(STARTS_WITHIN):
@@ -89,6 +89,9 @@ class Executed:
             raise cannot_start(why)
         if not answer:
             raise ConnectionResetError
+        self._tasks = [asyncio.create_task(self._wait())]
+        if streams:
+            return
         readers = [await self._reader(screen) for screen in self._screens]
         self._screens = []
         if self._keyboard >= 0:
@@ -96,7 +99,7 @@ class Executed:
             loop = asyncio.get_running_loop()
             transport, protocol = await loop.connect_write_pipe(lambda: StreamReaderProtocol(StreamReader()), pipe)
             self._writer = StreamWriter(transport, protocol, None, loop)
-        self._tasks = [asyncio.create_task(self._wait()), asyncio.create_task(self._pump(readers))]
+        self._tasks.append(asyncio.create_task(self._pump(readers)))
 
     async def _reader(self, screen: int) -> StreamReader:
         reader = StreamReader(limit=CHUNK)
@@ -140,6 +143,10 @@ class Executed:
             return b""
         finally:
             reading.cancel()
+
+    def take(self) -> list[int]:
+        taken, self._keyboard, self._screens = [self._keyboard, *self._screens], -1, []
+        return taken
 
     async def read(self) -> tuple[Output, bytes]:
         return await self._pieces.get()

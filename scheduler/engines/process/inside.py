@@ -1,9 +1,10 @@
 """One more program in a local container, for as long as somebody holds the connection. Run by its keeper.
 
-Standard input is a SOCK_SEQPACKET connection, over which one message comes, {"command": [...], "tty": bool}, with the
-program's standard input, output and errors. Answers are {"error"}, or {"pid"} and at its end {"exit_code"}. The program
-has the environment and the folder that the container was launched with, and a session of its own. Whoever hangs up
-before its end ends the session. The argument is the container's folder (see keeper.py).
+Standard input is a SOCK_SEQPACKET connection, over which one message comes, {"command": [...], "tty", "alone"}, with
+the program's standard input, output and errors. Answers are {"error"}, or {"pid"} and at its end {"exit_code"}. The
+program has the environment and the folder that the container was launched with, and a session of its own. Whoever hangs
+up before its end ends the session, or, where it is `alone`, the program. The argument is the container's folder (see
+keeper.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import signal
 import socket
 import sys
 import termios
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,7 @@ def main(folder: Path) -> None:
     _say(connection, pid=pid)
     for stream in streams:
         os.close(stream)
-    code = _wait(pid, connection)
+    code = _wait(pid, connection, tree.hang_up_alone if asked["alone"] else partial(tree.hang_up, patience=HANGS_UP))
     if code is not None:
         _say(connection, exit_code=code)
 
@@ -73,7 +76,7 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def _wait(pid: int, connection: socket.socket) -> int | None:
+def _wait(pid: int, connection: socket.socket, hang_up: Callable[[int], None]) -> int | None:
     """Its exit code; None if they have hung up, and then it has ended, too."""
     program = os.pidfd_open(pid)
     look = select.poll()
@@ -81,7 +84,7 @@ def _wait(pid: int, connection: socket.socket) -> int | None:
     look.register(connection, select.POLLIN | select.POLLHUP)
     ready = {descriptor for descriptor, _ in look.poll()}
     if program not in ready:
-        tree.hang_up(pid, HANGS_UP)
+        hang_up(pid)
     _, status = os.waitpid(pid, 0)
     if program not in ready:
         return None

@@ -92,6 +92,13 @@ def hang_up(leader: int, patience: float) -> None:
         time.sleep(0.05)
 
 
+def hang_up_alone(pid: int) -> None:
+    """SIGHUP for this one, which is ours to signal. What it has left running goes on, as after a login by ssh."""
+    if (found := stat(pid)) is not None:
+        signal_each([found], signal.SIGHUP)
+        signal_each([found], signal.SIGCONT)
+
+
 def with_environment(entry: str) -> list[Stat]:
     """Living processes, of those that we may look into, that were started with this "NAME=value".
 
