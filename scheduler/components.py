@@ -30,6 +30,7 @@ from scheduler.core.events import GpuSeen, PreemptionChanged, Ticked
 from scheduler.core.state import Mode, Preemption, State
 from scheduler.engines.base import Engine
 from scheduler.engines.host_memory import HostMemory
+from scheduler.engines.runtime_environment import keep_copy
 from scheduler.gpus import Gpus, Reading
 from scheduler.monitors.activity import Activity
 from scheduler.monitors.anchoring import Anchoring
@@ -59,6 +60,7 @@ from scheduler.sessions.server import Server
 from scheduler.shared import SharedParts
 from scheduler.store import Store
 from scheduler.watchdog import Watchdog
+from web.spec.reserved import SFTP
 
 
 class Components:
@@ -91,7 +93,7 @@ class Components:
             owes=lambda owner, gpus: self.turns.owes(owner, gpus),
         )  # fmt: skip
         self.reaper = Reaper(gpus, self.sessions.gone)
-        self.server = Server(self.home / "sockets", self.sessions)
+        self.server = Server(self.home / "sockets", self.sessions, sftp=_sftp_in(self.home))
         self.shared = shared = SharedParts(self.home, gpus, engine, store, broker, self.roster, self.server)
         self.consoles = Consoles(engine, broker, self.home)
         self.relay = Relay(self.home, store.records.relay_orders)
@@ -188,3 +190,9 @@ class Components:
     async def follow_engine(self) -> None:
         async for status in self.engine.changes():
             self.containers.told(status)
+
+
+def _sftp_in(home: Path) -> Path | None:
+    """A copy whose second names may lie beside the sockets. None where it was not compiled."""
+    program = Path(settings.GPUSHARE_BUILD, SFTP)
+    return keep_copy(program, home / "shim") if program.exists() else None

@@ -29,6 +29,7 @@ from scheduler.sessions.connection import Connection, Handler
 from scheduler.sessions.fair_queue import FairQueue
 from shim.binding import EXHAUSTED
 from web.logs import ById
+from web.spec.reserved import SFTP
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,15 @@ SO_PASSRIGHTS = 83  # Linux 6.16
 class Server:
     """All sockets of this host. `folder` is entered by nobody but the scheduler and the engine's mounts."""
 
-    def __init__(self, folder: Path, handler: Handler, clock: Callable[[], float] = clock.monotonic) -> None:
-        self.folder, self.handler, self._clock = folder, handler, clock
+    def __init__(
+        self,
+        folder: Path,
+        handler: Handler,
+        clock: Callable[[], float] = clock.monotonic,
+        sftp: Path | None = None,
+    ) -> None:
+        """`sftp`: a program of ours that lies beside each socket, for web/door/."""
+        self.folder, self.handler, self._clock, self._sftp = folder, handler, clock, sftp
         self._listeners: dict[str, socket.socket] = {}
         self._connections: dict[str, set[Connection]] = {}
         self._complaints: dict[str, int] = {}
@@ -93,6 +101,8 @@ class Server:
         except OSError:
             listener.close()
             raise
+        if self._sftp is not None:
+            _put_beside(directory, self._sftp)
         self._stop_listening(container)
         self._listeners[container] = listener
         self._listen_again(container)
@@ -264,6 +274,18 @@ class Server:
             self._listen_again(container)
 
         loop.call_later(pause, again)
+
+
+def _put_beside(directory: Path, program: Path) -> None:
+    """Its second name there, in place of that of an earlier release. Without it only sftp does not work."""
+    new = directory / f"{SFTP}.new"
+    try:
+        new.unlink(missing_ok=True)
+        os.link(program, new)
+        os.rename(new, directory / SFTP)
+        new.unlink(missing_ok=True)  # a rename between two names of one file does nothing
+    except OSError as error:
+        log.warning("there will be no sftp into %s: %s", directory.name, error)
 
 
 def _refuses_descriptors(listener: socket.socket) -> bool:

@@ -30,6 +30,7 @@ SOCKETS = "/run/gpushare"
 LIBRARIES = "/run/gpushare-lib"
 CARD = "/run/gpushare-card"
 SHIM = f"{LIBRARIES}/libgpushare.so"  # where it is a file of its own
+SFTP = "gpushare-sftp"  # a program of ours beside the container's socket
 PRELOAD = "/etc/ld.so.preload"
 _KERNELS = ("/proc", "/sys", "/dev")
 _PLACES = (SOCKETS, LIBRARIES, CARD, PRELOAD, *_KERNELS, "/usr/lib", "/lib", "/lib64")
