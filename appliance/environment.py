@@ -128,6 +128,18 @@ def networks(name: str) -> list[str]:
     return found
 
 
+def listener(name: str, host: str) -> tuple[str, int] | None:
+    """An address to listen at: "2222" at `host`, "0.0.0.0:2222", "[::]:2222"; None where nothing is said."""
+    if not (given := text(name)):
+        return None
+    address, _, number = given.rpartition(":")
+    if not number.isdecimal() or int(number) > HIGHEST_PORT:
+        raise ImproperlyConfigured(
+            f"{name} is {given!r}. It is a port such as 2222, or an address and a port: [::]:2222."
+        )
+    return address.strip("[]") or host, int(number)
+
+
 def port_range(name: str, default: str) -> tuple[int, int]:
     """The lowest and the highest: "20000-29999", or one port."""
     given = text(name, default)

@@ -262,6 +262,7 @@ LOGGING = logs.configured(
 
 HOST = environment.text("HOST", "127.0.0.1")
 PORT = environment.port("PORT", 8000)
+GPUSHARE_SSH = environment.listener("GPUSHARE_SSH", HOST)  # the door for ssh; None: there is none
 GPUSHARE_HOME = HOME
 GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None: whoever starts it
 GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE

@@ -57,10 +57,12 @@ for command in (
     managing.groups,
     managing.allowances,
     managing.tokens,
+    managing.keys,
     managing.audit,
     actions.doctor,
 ):
     app.command({"change": "set"}.get(command.__name__))(command)
+app.command("ssh-config")(managing.ssh_config)
 app.command("peak", context_settings=VERBATIM)(reports.peak)
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from django.conf import settings
@@ -83,13 +85,19 @@ class Appliance:
         self._link = link
         self._listener = listen(host, port)
         self._host, self._port = host, self._listener.getsockname()[1]
-        self.parts = Parts(Part("scheduler", self._schedule), Part("web", self._answer, _lose_rights))
+        self._ssh = listen(*settings.GPUSHARE_SSH) if settings.GPUSHARE_SSH else None
+        self.parts = Parts(
+            Part("scheduler", self._schedule),
+            Part("web", self._answer, _lose_rights),
+            *([Part("door", partial(self._open_door, self._ssh), _lose_rights)] if self._ssh else []),
+        )
 
     def __enter__(self) -> Appliance:
         self.address = Address(self._host, self._port, *_prepare(self._host, link=self._link))
         connections.close_all()
         get_resolver().url_patterns  # noqa: B018 - imports all views, once for every start
-        self._listener.listen(BACKLOG)  # while the web process starts again, clients wait instead of being refused
+        for listener in self._listeners:
+            listener.listen(BACKLOG)  # while the web process starts again, clients wait instead of being refused
         gc.freeze()  # 100,000 objects that stay: a collection that visited them would delay decisions by 50 ms
         self.parts.__enter__()
         try:
@@ -103,14 +111,28 @@ class Appliance:
 
     def __exit__(self, *_: object) -> None:
         self.parts.__exit__()
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
+
+    @property
+    def _listeners(self) -> list[socket.socket]:
+        return [self._listener, *([self._ssh] if self._ssh else [])]
 
     def _schedule(self) -> None:
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         try:
             asyncio.run(serve(tell_started))
         except CANNOT_START as error:
             raise CannotStart(str(error)) from None
 
     def _answer(self) -> None:
+        if self._ssh:
+            self._ssh.close()
         answer(self._listener)
+
+    def _open_door(self, listener: socket.socket) -> None:
+        from web.door.server import serve as let_in  # 20 MiB that the other two need not have
+
+        self._listener.close()
+        let_in(listener)

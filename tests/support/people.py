@@ -11,6 +11,8 @@ from web.models import Scope
 from web.people import tokens
 from web.people.roles import Role
 
+A_PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFw+ysXFBOkKKtrt4JgbJDDd63qjWtx5x8XaqPlpRQF0 laptop"
+
 
 def make_user(name: str = "ada", role: Role = Role.USER, **fields: Any) -> User:
     user = User.objects.create_user(username=name, **fields)

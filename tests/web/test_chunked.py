@@ -31,7 +31,7 @@ from drf_spectacular.generators import SchemaGenerator
 from appliance.running.doors import Doors, HttpProtocol
 from appliance.threads import Handler
 from tests.support.machine import make_container, make_gpu, make_node
-from tests.support.people import make_user
+from tests.support.people import A_PUBLIC_KEY, make_user
 from tests.support.site import PASSWORD
 from web.audit import verified
 from web.http.gate import Gate
@@ -86,6 +86,7 @@ BODIES: dict[str, Mapping[str, Any]] = {
     "PUT policy/": {"policy": "fifo"},
     "PUT queue/": {"containers": [str(ONE)]},
     "POST sign-in/": {"username": "root", "password": PASSWORD, "scope": "read"},
+    "POST ssh-keys/": {"key": A_PUBLIC_KEY},
     "POST tokens/": {"scope": "read", "expires_in": 60},
 }
 

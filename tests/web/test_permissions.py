@@ -17,8 +17,8 @@ from rest_framework.test import APIClient
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
-from tests.support.people import client_for, make_user
-from web.models import Announcement, Command, Container, Receiver, Rule, Scope, Silence, Verification
+from tests.support.people import A_PUBLIC_KEY, client_for, make_user
+from web.models import Announcement, Command, Container, Receiver, Rule, Scope, Silence, SshKey, Verification
 from web.people import roles, tokens
 from web.people.roles import Role
 from web.services import steering
@@ -125,6 +125,10 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "tokens/", None, ALL),
     ("POST", "tokens/", {}, (401, 201, 201, 403, 201, 201, 201)),
     ("DELETE", "tokens/{token}/", None, (401, 404, 404, 403, 204, 404, 204)),
+    ("GET", "ssh/", None, ALL),
+    ("GET", "ssh-keys/", None, ALL),
+    ("POST", "ssh-keys/", {"key": A_PUBLIC_KEY}, (401, 201, 201, 403, 201, 201, 201)),
+    ("DELETE", "ssh-keys/{ssh_key}/", None, (401, 404, 404, 403, 204, 404, 204)),
     ("POST", "sign-in/", {"username": "x", "password": "y"}, (401,) * 7),
     ("POST", "nodes/join/", {"token": "x", "node": "x", "release": "x", "schema": "x"}, (403,) * 7),
     ("GET", "schema/", None, (200,) * 7),
@@ -145,7 +149,11 @@ def things(gpu, monkeypatch) -> dict[str, Any]:
         "ended": make_container(owner, "ended", finished_at=timezone.now()).pk,
         "command": Command.objects.create(kind=Command.Kind.PAUSE, container=live, issued_by=owner).pk,
         "token": tokens.make(owner)[0].pk,
+<<<<<<< HEAD
         "announcement": Announcement.objects.create(message="x").pk,
+=======
+        "ssh_key": SshKey.objects.create(user=owner, kind="ssh-rsa", fingerprint="SHA256:another").pk,
+>>>>>>> c172fe6d (ssh leads into containers: keys of people, shells, commands, terminals, files and ports, by a process without rights)
         **notifying(),
     }
 

@@ -15,6 +15,7 @@ from web.api import (
     notifying,
     queue,
     reports,
+    ssh,
     tokens,
 )
 from web.api.people import groups, people, shares
@@ -24,7 +25,11 @@ router = SimpleRouter(use_regex_path=False)
 router.register("containers", containers.Containers, basename="container")
 router.register("commands", containers.Commands, basename="command")
 router.register("tokens", tokens.Tokens, basename="token")
+<<<<<<< HEAD
 router.register("announcements", booked.Announcements, basename="announcement")
+=======
+router.register("ssh-keys", ssh.SshKeys, basename="ssh-key")
+>>>>>>> c172fe6d (ssh leads into containers: keys of people, shells, commands, terminals, files and ports, by a process without rights)
 router.register("notifying/receivers", notifying.Receivers, basename="receiver")
 router.register("notifying/rules", notifying.Rules, basename="rule")
 router.register("notifying/silences", notifying.Silences, basename="silence")
@@ -50,6 +55,7 @@ urlpatterns = [
     path("attention/", attention.Attention.as_view(), name="attention"),
     path("audit/", audit.Audit.as_view(), name="audit-entries"),
     path("audit/verify/", audit.Verify.as_view(), name="audit-verify"),
+    path("ssh/", ssh.Ssh.as_view(), name="ssh"),
     path("me/", me.Me.as_view(), name="my"),
     path("me/password/", me.Password.as_view(), name="my-password"),
     path("people/", people.People.as_view(), name="people-list"),

@@ -9,7 +9,7 @@ from web.models.choices import ExpectedBy, GaveWay, Shortage, Swap
 from web.models.history import AllocationEvent, UsageSample
 from web.models.hosts import Compute, Gpu, Invitation, Node
 from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
-from web.models.people import Allowance, Scope, SignInLink, Token
+from web.models.people import Allowance, Scope, SignInLink, SshKey, Token
 from web.models.records import (
     Claim,
     Command,
@@ -53,6 +53,7 @@ __all__ = [
     "Shortage",
     "SignInLink",
     "Silence",
+    "SshKey",
     "State",
     "Swap",
     "Token",

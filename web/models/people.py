@@ -37,6 +37,25 @@ class Token(models.Model):
         return f"{self.user}: {self.name or 'token'}"
 
 
+class SshKey(models.Model):
+    """A public key with which somebody signs in by ssh. Two accounts may have the same one: it proves no name."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="ssh_keys")
+    name = models.CharField(max_length=100, blank=True, help_text="What it is on.")
+    kind = models.CharField(max_length=64)
+    fingerprint = models.CharField(max_length=64, help_text="SHA256:…, as ssh-keygen -l says it.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="To the minute.")
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["user", "fingerprint"], name="ssh_key_once_a_person")]
+        indexes = [models.Index(fields=["fingerprint"], name="ssh_key_by_fingerprint")]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.name or self.fingerprint}"
+
+
 class SignInLink(models.Model):
     """A link that signs in once. Only the hash of its key is kept; using it deletes it."""
 

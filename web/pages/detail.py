@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import render
@@ -19,7 +20,7 @@ from web.history.life import stretches
 from web.http import reading
 from web.models import AllocationEvent, Container, Node, Usage
 from web.pages import table
-from web.pages.frame import container_or_404, person, show
+from web.pages.frame import container_or_404, host_of, person, show
 from web.pages.launch_form import text_of
 from web.pages.text import EVENTS, STATES, catalogue
 from web.people.roles import Deed, rights_of
@@ -55,6 +56,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "events": _events(found),
         "may_act": steers,
         "may_exec": steers and rights.may(Deed.EXEC),
+        "ssh": f"ssh {found.name}@{host_of(request)} -p {settings.GPUSHARE_SSH[1]}" if settings.GPUSHARE_SSH else "",
         "may_read": steers,  # output and environment may hold secrets
         "outputs": pods.outputs(found),
         "settings": _settings(found, steers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
@@ -38,6 +39,11 @@ UNDER = {
     "nodes_page": "dashboard",
     "node_page": "dashboard",
 }
+
+
+def host_of(request: HttpRequest) -> str:
+    """The name by which the browser knows this host, without a port."""
+    return urlsplit(f"//{request.get_host()}").hostname or "localhost"
 
 
 def show(request: HttpRequest, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:

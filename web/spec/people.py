@@ -26,6 +26,7 @@ from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST
 
 ROLES = ("viewer", "user", "operator", "admin")
 LONGEST_PASSWORD = 4096  # characters
+LONGEST_KEY = 8192
 MOST_CONTAINERS = 1_000_000
 MOST_WEIGHTS = 1_000_000
 MOST_GIB_HOURS = 1e9
@@ -41,6 +42,13 @@ class TokenSpec(StrictSerializer):
     expires_in = StrictNumber(
         required=False, allow_null=True, default=None, min_value=1, max_value=10 * 366 * 86400, help_text="Seconds."
     )
+
+
+class SshKeySpec(StrictSerializer):
+    """A public key, as one line of ssh-keygen's file with the end .pub. Without `name`, its comment is one."""
+
+    key = StrictText(max_length=LONGEST_KEY)
+    name = StrictText(required=False, allow_blank=True, default="", max_length=100)
 
 
 class SignInSpec(TokenSpec):

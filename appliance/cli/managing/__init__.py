@@ -1,10 +1,12 @@
-"""People, groups, what each may use, the hosts, the audit log: the commands of admins; and one's own tokens."""
+"""People, groups, what each may use, the hosts, the audit log: the commands of admins; and one's own tokens and
+keys."""
 
 from appliance.cli.managing.allowances import allowances
 from appliance.cli.managing.groups import groups
 from appliance.cli.managing.nodes import nodes
 from appliance.cli.managing.notices import notice
 from appliance.cli.managing.people import people
+from appliance.cli.managing.ssh import keys, ssh_config
 from appliance.cli.managing.tokens import audit, tokens
 
-__all__ = ["allowances", "audit", "groups", "nodes", "notice", "people", "tokens"]
+__all__ = ["allowances", "audit", "groups", "keys", "nodes", "notice", "people", "ssh_config", "tokens"]

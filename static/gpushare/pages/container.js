@@ -1,4 +1,5 @@
 // The page of one container: figures as they change, the chart of what it holds, its output as it comes.
+import "../parts/copy.js";
 import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
 import { countComputed, drawComputed, showComputing } from "../parts/computed.js";
 import { showState } from "../parts/computing.js";

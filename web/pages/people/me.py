@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, QueryDict
@@ -15,11 +16,11 @@ from django.views.decorators.http import require_GET, require_POST
 
 from web.errors import Problem, invalid, not_found
 from web.history import reports
-from web.models import Scope, Token
+from web.models import Scope, SshKey, Token
 from web.pages import notifications, table
-from web.pages.frame import person, show
+from web.pages.frame import host_of, person, show
 from web.pages.people import limits
-from web.people import passwords, tokens
+from web.people import passwords, ssh_keys, tokens
 from web.people.roles import groups_besides_role
 from web.spec import mounts
 
@@ -53,6 +54,7 @@ def _page(request: HttpRequest, problem: Problem | None = None) -> HttpResponse:
         "problem": problem,
         **notifications.wishes(user),
         **_tokens(request),
+        **_keys(request),
     }
     return show(request, "people/me.html", context, status=problem.status if problem else 200)
 
@@ -96,6 +98,39 @@ def end_token(request: HttpRequest, pk: int) -> HttpResponse:
         return render(request, "people/tokens.html", _tokens(request) | {"problem": problem})
     tokens.end(person(request), token)
     return render(request, "people/tokens.html", _tokens(request) | {"ended": token})
+
+
+def _keys(request: HttpRequest) -> dict[str, Any]:
+    return {
+        "ssh_keys": SshKey.objects.filter(user=person(request)),
+        "ssh_port": settings.GPUSHARE_SSH[1] if settings.GPUSHARE_SSH else None,
+        "ssh_host": host_of(request),
+        "host_fingerprint": ssh_keys.host_fingerprint(),
+    }
+
+
+@never_cache
+@login_required
+@require_POST
+def add_key(request: HttpRequest) -> HttpResponse:
+    try:
+        asked = {name: request.POST.get(name, "") for name in ("key", "name")}
+        added = ssh_keys.add(person(request), asked)
+    except Problem as problem:
+        return render(request, "people/ssh_keys.html", _keys(request) | {"problem": problem, "typed": request.POST})
+    return render(request, "people/ssh_keys.html", _keys(request) | {"added": added})
+
+
+@never_cache
+@login_required
+@require_POST
+def remove_key(request: HttpRequest, pk: int) -> HttpResponse:
+    key = SshKey.objects.filter(user=person(request), pk=pk).first()
+    if key is None:
+        problem = not_found("That key has been removed already.")
+        return render(request, "people/ssh_keys.html", _keys(request) | {"problem": problem})
+    ssh_keys.remove(person(request), key)
+    return render(request, "people/ssh_keys.html", _keys(request) | {"removed": key})
 
 
 @sensitive_post_parameters()

@@ -1,0 +1,339 @@
+"""ssh into containers, by OpenSSH's own client: the door in this process, and local processes as containers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import connections
+
+from scheduler.containers.consoles import Consoles
+from scheduler.engines.base import Launch
+from scheduler.engines.process.engine import ProcessEngine
+from scheduler.engines.process.taken import IMAGE
+from scheduler.engines.runtime_environment import RuntimeEnvironment
+from tests.engines.conftest import a_launch, empty, empty_shim, leaks_sockets, started
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.machine import make_container
+from tests.support.people import make_user
+from web.door.server import open_door
+from web.models import AuditEntry, Container, SshKey
+from web.people import ssh_keys, visitor
+from web.people.roles import Role
+from web.spec.reserved import SFTP
+
+__all__ = ["a_launch", "empty_shim"]
+
+pytestmark = [leaks_sockets, pytest.mark.django_db(transaction=True)]
+
+
+def make_key(path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "laptop", "-f", path], check=True)
+
+
+class Lab:
+    """A container of `owner`, whose key is at `key`, and the door to it at `port`."""
+
+    def __init__(self, engine: ProcessEngine, home: Path, a_launch: Callable[..., Launch]) -> None:
+        self._engine, self.home, self._a_launch = engine, home, partial(a_launch, image=IMAGE)
+        self._live: dict[str, Any] = {}
+        self.consoles = Consoles(engine, cast(Any, SimpleNamespace(live_containers=self._live)), home)
+        self.key = home / "key"
+        self.work = home / "work"
+
+    async def open(self) -> None:
+        self.work.mkdir()
+        await self.consoles.open()
+        await sync_to_async(self._people)()
+        self.launch = self._a_launch("/bin/sleep", "600", working_dir=str(self.work))
+        shutil.copy(settings.GPUSHARE_BUILD / SFTP, self.launch.socket_dir)
+        status = await self._engine.launch(self.launch)
+        await self._engine.statuses()
+        self._live[self.launch.id] = SimpleNamespace(finished=False, engine_id=status.engine_id)
+        await sync_to_async(make_container)(self.owner, "train.v1", pk=UUID(self.launch.id))
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self.door = await open_door(listener)
+        (self.home / "known").write_text(f"[127.0.0.1]:{self.port} {ssh_keys.host_key_line()}\n")
+
+    def _people(self) -> None:
+        self.owner = make_user("owner")
+        self.add_key(self.owner, self.key)
+
+    def add_key(self, user: Any, path: Path) -> SshKey:
+        make_key(path)
+        return ssh_keys.add(user, {"key": path.with_suffix(".pub").read_text()})
+
+    def options(self, key: Path | None = None) -> list[str]:
+        said = {
+            "IdentityFile": key or self.key, "IdentitiesOnly": "yes", "UserKnownHostsFile": self.home / "known",
+            "StrictHostKeyChecking": "yes", "BatchMode": "yes", "LogLevel": "ERROR", "ConnectTimeout": 20,
+        }  # fmt: skip
+        return ["-F", "none", *(f"-o{name}={value}" for name, value in said.items())]
+
+    async def start(self, *words: str, name: str = "train.v1", key: Path | None = None) -> asyncio.subprocess.Process:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        to = f"{name}@127.0.0.1"
+        return await asyncio.create_subprocess_exec(
+            "ssh", *self.options(key), "-p", str(self.port), to, *words, **cast(Any, pipes)
+        )
+
+    async def ssh(self, *words: str, typed: bytes = b"", **how: Any) -> tuple[int, bytes, bytes]:
+        client = await self.start(*words, **how)
+        async with asyncio.timeout(PATIENCE):
+            out, err = await client.communicate(typed)
+        return client.returncode or 0, out, err
+
+    async def close(self) -> None:
+        self.door.close()
+        await self.door.wait_closed()
+        await self.consoles.close()
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, settings: Any, empty_shim: Path, a_launch: Callable[..., Launch]) -> AsyncIterator[Lab]:
+    settings.GPUSHARE_HOME = tmp_path
+    async with started(ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim))) as engine:
+        made = Lab(engine, tmp_path, a_launch)
+        await made.open()
+        yield made
+        await made.close()
+        await empty(engine)
+    await sync_to_async(connections.close_all)()
+
+
+async def test_a_command_has_its_own_outputs_input_and_exit_code(lab: Lab) -> None:
+    code, out, err = await lab.ssh("cat; pwd; echo wrong >&2; exit 7", typed=b"typed\n")
+    assert (code, out.decode(), err) == (7, f"typed\n{lab.work}\n", b"wrong\n")
+
+
+async def test_bytes_pass_whole_and_in_any_number(lab: Lab) -> None:
+    typed = bytes(range(256)) * 16384
+    assert await lab.ssh("cat", typed=typed) == (0, typed, b"")
+
+
+async def test_a_terminal_is_one_and_has_the_size_of_the_clients(lab: Lab) -> None:
+    code, out, _ = await lab.ssh("-tt", "test -t 0 && stty size && exit 3", typed=b"")
+    assert (code, out) == (3, b"24 80\r\n")
+
+
+async def test_ctrl_c_ends_a_program_on_a_terminal(lab: Lab) -> None:
+    client = await lab.start("-tt", "echo begun; sleep 600")
+    async with asyncio.timeout(PATIENCE):
+        assert client.stdout
+        assert client.stdin
+        assert await client.stdout.readline() == b"begun\r\n"
+        client.stdin.write(b"\x03")
+        assert await client.wait() == 130
+
+
+async def test_who_hangs_up_ends_the_program_and_nothing_that_it_left_running(lab: Lab) -> None:
+    client = await lab.start("(sleep 600; :) >/dev/null 2>&1 </dev/null & echo $! $$; cat")
+    async with asyncio.timeout(PATIENCE):
+        assert client.stdout
+        left, shell = map(int, (await client.stdout.readline()).split())
+        client.kill()
+        await client.wait()
+    await eventually(lambda: not runs(shell))
+    assert runs(left)
+
+
+def runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("words", [("-N", "-L{}:127.0.0.1:{}"), ("-N", "-L{}:train.v1:{}")])
+async def test_a_port_of_the_container_is_forwarded(lab: Lab, words: tuple[str, str]) -> None:
+    inner, outer = a_port(), a_port()
+    serving = await lab.start(f"exec /bin/busybox httpd -f -p 127.0.0.1:{inner} -h /")
+    forwarding = await lab.start(words[0], words[1].format(outer, inner))
+    answer = await eventually(lambda: answer_of(outer))  # nothing until it listens
+    assert answer.startswith(b"HTTP/1.")
+    for each in (serving, forwarding):
+        each.terminate()
+        await each.wait()
+
+
+@pytest.mark.parametrize("to", ["192.0.2.1:80", "example.org:80", "127.0.0.1:{of_the_host}"])
+async def test_nothing_else_is_forwarded(lab: Lab, to: str) -> None:
+    outer = a_port()
+    with socket.create_server(("127.0.0.1", 0)) as of_the_host:
+        to = to.format(of_the_host=of_the_host.getsockname()[1])
+        forwarding = await lab.start("-N", f"-L{outer}:{to}")
+        assert await answer_of(outer) == b""
+        of_the_host.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            of_the_host.accept()
+    forwarding.terminate()
+    await forwarding.wait()
+
+
+def a_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found: int = server.getsockname()[1]
+        return found
+
+
+async def answer_of(port: int) -> bytes:
+    """To an HTTP request, once something listens and lets it through; nothing where it is refused."""
+    reader, writer = await eventually(lambda: connected(port))
+    writer.write(b"GET / HTTP/1.0\r\n\r\n")
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    try:
+        return await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionError:
+        return None
+
+
+async def test_without_a_key_or_a_right_nobody_comes_in(lab: Lab) -> None:
+    stranger = lab.home / "stranger"
+    await sync_to_async(lambda: lab.add_key(make_user("stranger"), stranger))()
+    unknown = lab.home / "unknown"
+    make_key(unknown)
+    for how in ({"key": stranger}, {"key": unknown}, {"name": "other"}, {"name": "x" * 500}):
+        code, _, err = await lab.ssh("true", **how)
+        assert code == 255
+        assert b"Permission denied" in err
+    assert not await sync_to_async(AuditEntry.objects.filter(action="ssh-opened").exists)()
+
+
+async def test_an_operator_comes_in_and_the_audit_log_says_who(lab: Lab) -> None:
+    key = lab.home / "operator"
+    made = await sync_to_async(lambda: lab.add_key(make_user("boss", Role.OPERATOR), key))()
+    assert (await lab.ssh("true", key=key, name=lab.launch.id))[0] == 0
+
+    def entries() -> list[tuple[str, str]]:
+        found = AuditEntry.objects.filter(action__startswith="ssh-", actor="boss", subject=lab.launch.id)
+        return [(each.action, each.detail.get("key", "")) for each in found.order_by("pk")]
+
+    await eventually(lambda: sync_to_async(lambda: len(entries()) == 2)())
+    assert await sync_to_async(entries)() == [("ssh-opened", made.fingerprint), ("ssh-closed", "")]
+
+
+LOSSES: dict[str, Callable[[Lab], object]] = {
+    "the key is removed": lambda lab: SshKey.objects.all().delete(),
+    "the account is switched off": lambda lab: type(lab.owner).objects.update(is_active=False),
+    "the container is another's": lambda lab: Container.objects.update(owner=make_user("other")),
+}
+
+
+@pytest.mark.parametrize("lost", LOSSES)
+async def test_a_right_that_is_taken_away_closes_the_connection(
+    lab: Lab, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.05)  # 5 s
+    client = await lab.start("echo begun; cat")
+    async with asyncio.timeout(PATIENCE):
+        assert client.stdout
+        assert await client.stdout.readline() == b"begun\n"
+        await sync_to_async(LOSSES[lost])(lab)
+        assert await client.wait() == 255
+
+
+async def test_strangers_who_say_nothing_give_way_to_who_comes(lab: Lab) -> None:
+    strangers = [await asyncio.open_connection("127.0.0.1", lab.port) for _ in range(80)]
+    assert (await lab.ssh("true"))[0] == 0
+    for _, writer in strangers:
+        writer.close()
+
+
+async def copied(lab: Lab, *words: str, typed: bytes = b"") -> bytes:
+    """What a program of OpenSSH's has printed that copies between here and the container."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    client = await asyncio.create_subprocess_exec(*words, cwd=lab.home, **cast(Any, pipes))
+    async with asyncio.timeout(PATIENCE):
+        out, _ = await client.communicate(typed)
+    assert client.returncode == 0, out
+    return out
+
+
+WAYS = {
+    "scp": ("scp", "-r"),
+    "scp of old": ("scp", "-O", "-r"),
+    "rsync": ("rsync", "-a", "-e"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_folders_are_copied_there_and_back(lab: Lab, way: str) -> None:
+    content = bytes(range(256)) * 8192
+    (lab.home / "here/within").mkdir(parents=True)
+    (lab.home / "here/within/a file").write_bytes(content)
+    (lab.home / "here/within/a file").chmod(0o751)
+    (lab.home / "here/empty").touch()
+    program, *flags = WAYS[way]
+    to = (
+        ["ssh " + " ".join([*lab.options(), "-p", str(lab.port)])]
+        if way == "rsync"
+        else [*lab.options(), "-P", str(lab.port)]
+    )
+    await copied(lab, program, *flags, *to, "here", "train.v1@127.0.0.1:there")
+    assert (lab.work / "there" / ("here" if way == "rsync" else "") / "within/a file").read_bytes() == content
+    await copied(lab, program, *flags, *to, "train.v1@127.0.0.1:there", "back")
+    found = next(lab.home.glob("back/**/a file"))
+    assert (found.read_bytes(), found.stat().st_mode & 0o777) == (content, 0o751)
+
+
+async def test_sftp_does_what_its_clients_ask_and_says_what_cannot_be(lab: Lab) -> None:
+    (lab.work / "one").write_text("1")
+    said = b"""pwd
+mkdir folder
+rename one folder/two
+-rename folder/two folder
+symlink two folder/link
+ls -l folder
+chmod 600 folder/two
+ln folder/two three
+-get nothing
+-rm folder
+rm three
+"""
+    out = (await copied(lab, "sftp", *lab.options(), "-b", "-", "-P", str(lab.port), "train.v1@127.0.0.1",
+                        typed=said)).decode()  # fmt: skip
+    assert f"Remote working directory: {lab.work}" in out
+    assert "nothing: No such file" in out or 'nothing" not found' in out
+    assert out.count(": Failure") == 2  # a rename over what is there, and a folder that is no file
+    assert (lab.work / "folder/two").stat().st_mode & 0o777 == 0o600
+    assert (lab.work / "folder/link").readlink() == Path("two")
+    assert not (lab.work / "three").exists()
+
+
+def message(kind: int, *parts: bytes) -> bytes:
+    body = bytes([kind]) + b"".join(parts)
+    return len(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"\xff\xff\xff\xff", b"\0\0\0\0", message(3),
+     message(3, b"\0\0\0\1", b"\xff\xff\xff\xff"), message(5, b"\0\0\0\1"),
+     message(4, b"\0\0\0\1", b"\0\0\0\4", b"\xff\xff\xff\xff"), message(17, b"\0\0\0\1", b"\0\0\x20\0", b"x" * 8192),
+     message(9, b"\0\0\0\1", b"\0\0\0\1x", b"\x80\0\0\0", b"\xff\xff\xff\xff")],
+)  # fmt: skip
+def test_sftp_outlives_messages_without_sense(said: bytes, tmp_path: Path) -> None:
+    """It says so, or ends by itself; it never dies by a signal, and what comes after a whole message is served."""
+    program = settings.GPUSHARE_BUILD / SFTP
+    asked = message(1, b"\0\0\0\3") + said + message(16, b"\0\0\0\2", b"\0\0\0\1.")
+    done = subprocess.run([program], input=asked, capture_output=True, cwd=tmp_path, check=False, timeout=PATIENCE)
+    assert done.returncode in (0, 1)
+    whole = 5 <= int.from_bytes(said[:4], "big") < 1 << 18
+    assert (str(tmp_path).encode() in done.stdout) == (whole or said == message(3))

@@ -1,0 +1,178 @@
+"""The listener, and who is let in: by public key alone, so many at once, those who say nothing for a short while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from typing import cast
+
+import asyncssh
+from asyncssh.forward import SSHForwarder
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from web.budgets import Places
+from web.console.ports import noteworthy, reached
+from web.door.programs import Program
+from web.door.visit import Visit, admitted
+from web.errors import Problem
+from web.people import ssh_keys, visitor
+
+log = logging.getLogger(__name__)
+
+SIGN_IN_SECONDS = 20
+STRANGERS = 64  # connections that nobody has signed in on; the longest waiting gives way
+ALIVE = 30  # seconds between two questions to a client that says nothing; the third without an answer ends it
+KEYS = 20  # that one connection may try
+INSIDE = ("localhost", "127.0.0.1", "::1")
+ports = Places(64, 512)
+people = Places(32, 256)
+
+
+class Guest(asyncssh.SSHServer):
+    """One connection."""
+
+    strangers: dict[Guest, None] = {}  # the longest waiting first
+    _connection: asyncssh.SSHServerConnection
+    _tried = 0
+
+    def __init__(self) -> None:
+        self._visit: Visit | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+        self._address = str((conn.get_extra_info("peername") or ("",))[0])
+        if len(self.strangers) >= STRANGERS:
+            oldest = next(iter(self.strangers))
+            del self.strangers[oldest]
+            oldest._connection.abort()
+        self.strangers[self] = None
+
+    def begin_auth(self, username: str) -> bool:
+        self._name = username
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        """Asked before the signature is looked at: nothing is known of whoever asks until `auth_completed`."""
+        self._tried += 1
+        if self._tried > 2 * KEYS:  # each is asked about once, and once more with its signature
+            self._connection.abort()
+            return False
+        fingerprint = key.get_fingerprint()
+        self._visit = await database_sync_to_async(admitted)(fingerprint, username, self._address)
+        return self._visit is not None
+
+    def auth_completed(self) -> None:
+        self.strangers.pop(self, None)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """While they are there; ends the connection as soon as they may no longer be."""
+        visit = self._visit
+        assert visit is not None
+        try:
+            place = people.require(visit.user.pk, "connections by ssh are open")
+        except Problem as problem:
+            self._end(problem)
+            return
+        await database_sync_to_async(visit.begin)()
+        try:
+            await visitor.watch(visit.look)
+        except Problem as problem:
+            self._end(problem)
+        finally:
+            place.free()
+            await asyncio.shield(asyncio.create_task(database_sync_to_async(visit.end)()))
+
+    def _end(self, problem: Problem) -> None:
+        self._connection.disconnect(asyncssh.DISC_BY_APPLICATION, f"gpushare: {problem.message}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.strangers.pop(self, None)
+        if self._watching:
+            self._watching.cancel()
+
+    def session_requested(self) -> Program | bool:
+        return Program(self._visit) if self._visit else False
+
+    async def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> asyncssh.SSHTCPSession[bytes]:
+        """-L and -D. Raises ChannelOpenError."""
+        visit = self._visit
+        assert visit is not None
+        if dest_host not in (*INSIDE, visit.container.name) or not 0 < dest_port <= 65535:
+            raise asyncssh.ChannelOpenError(
+                asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "only ports of the container itself: 127.0.0.1"
+            )
+        try:
+            place = ports.require(visit.user.pk, "connections to containers are open")
+            try:
+                connection, port = await reached(visit.container, dest_port)
+            except Problem:
+                place.free()
+                raise
+        except Problem as problem:
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, problem.message) from None
+        if noteworthy((visit.user.pk, visit.container.pk, port)):
+            await database_sync_to_async(visit.record)("port-opened", port=port)
+        _, inner = await asyncio.get_running_loop().create_connection(lambda: _Inner(place.free), sock=connection)
+        return cast("asyncssh.SSHTCPSession[bytes]", SSHForwarder(inner))
+
+
+class _Inner(SSHForwarder):
+    """The container's end of a forwarded connection."""
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        super().__init__()
+        self._free = free
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._free()
+
+
+async def open_door(listener: socket.socket) -> asyncssh.SSHAcceptor:
+    """Lets people in until it is closed."""
+    logging.getLogger("asyncssh").setLevel(logging.WARNING)  # it would log each command
+    pem = ssh_keys.host_key().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return await asyncssh.listen(
+        sock=listener,
+        config=None,
+        server_factory=Guest,
+        server_host_keys=[asyncssh.import_private_key(pem)],
+        encoding=None,
+        line_editor=False,
+        login_timeout=SIGN_IN_SECONDS,
+        keepalive_interval=ALIVE,
+        password_auth=False,
+        kbdint_auth=False,
+        host_based_auth=False,
+        gss_host=None,
+        gss_kex=False,
+        gss_auth=False,
+        agent_forwarding=False,
+        x11_forwarding=False,
+        compression_algs=["none"],
+        server_version="gpushare",
+    )
+
+
+def serve(listener: socket.socket) -> None:
+    """Lets people in until SIGTERM or SIGINT."""
+    asyncio.run(_serve(listener))
+
+
+async def _serve(listener: socket.socket) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with await open_door(listener):
+        await ended.wait()
