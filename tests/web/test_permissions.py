@@ -149,11 +149,8 @@ def things(gpu, monkeypatch) -> dict[str, Any]:
         "ended": make_container(owner, "ended", finished_at=timezone.now()).pk,
         "command": Command.objects.create(kind=Command.Kind.PAUSE, container=live, issued_by=owner).pk,
         "token": tokens.make(owner)[0].pk,
-<<<<<<< HEAD
         "announcement": Announcement.objects.create(message="x").pk,
-=======
         "ssh_key": SshKey.objects.create(user=owner, kind="ssh-rsa", fingerprint="SHA256:another").pk,
->>>>>>> c172fe6d (ssh leads into containers: keys of people, shells, commands, terminals, files and ports, by a process without rights)
         **notifying(),
     }
 

@@ -25,11 +25,8 @@ router = SimpleRouter(use_regex_path=False)
 router.register("containers", containers.Containers, basename="container")
 router.register("commands", containers.Commands, basename="command")
 router.register("tokens", tokens.Tokens, basename="token")
-<<<<<<< HEAD
 router.register("announcements", booked.Announcements, basename="announcement")
-=======
 router.register("ssh-keys", ssh.SshKeys, basename="ssh-key")
->>>>>>> c172fe6d (ssh leads into containers: keys of people, shells, commands, terminals, files and ports, by a process without rights)
 router.register("notifying/receivers", notifying.Receivers, basename="receiver")
 router.register("notifying/rules", notifying.Rules, basename="rule")
 router.register("notifying/silences", notifying.Silences, basename="silence")

@@ -13,7 +13,7 @@ def also_tell_of_cards(apps, editor):
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("web", "0004_movable"),
+        ("web", "0005_announcements"),
     ]
 
     operations = [

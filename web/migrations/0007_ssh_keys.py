@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('web', '0004_movable'),
+        ('web', '0006_cards'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
