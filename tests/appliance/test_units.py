@@ -20,7 +20,9 @@ from tests.support.appliance import ROOT
 from tests.support.tables import begin_with_tables
 
 UNITS = ROOT / "packaging" / "systemd"
-SCORES = {"gpushare-web": 1.3, "gpushare-door": 1.3, "gpushare-backup": 3.0, "gpushare-scheduler": 6.0, "gpushare": 6.3}  # docs/production.md
+SCORES = {  # docs/production.md
+    "gpushare-web": 1.3, "gpushare-door": 1.3, "gpushare-backup": 3.0, "gpushare-scheduler": 6.0, "gpushare": 6.3,
+}  # fmt: skip
 ANALYZE = shutil.which("systemd-analyze")
 judged = pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze")
 
