@@ -67,6 +67,8 @@ class Ground:
 
     def open(self, engine: str, database: str, *, redis: bool = False, small: bool = False) -> None:
         """Starts what is needed and sets this process's environment."""
+        if database == "postgres":  # before the environment is this ground's: it makes a home of its own
+            from tests.support.postgres import running_postgres
         self.home.mkdir(parents=True, exist_ok=True)
         mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "faults", str(self.home)]
         if small and subprocess.run(mount, capture_output=True, check=False).returncode == 0:
@@ -79,8 +81,6 @@ class Ground:
         })  # fmt: skip
         os.environ.pop("DATABASE_URL", None)  # as in `make up`, where the web process has no rights but to this file
         if database == "postgres":
-            from tests.support.postgres import running_postgres
-
             self.postgres = self._stack.enter_context(running_postgres())
             os.environ["DATABASE_URL"] = self.postgres.url
         if redis:

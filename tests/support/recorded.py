@@ -1,7 +1,8 @@
-"""What a run leaves in the file `GPUSHARE_TEST_DURATIONS` names: seconds and name of each test, the slowest first.
+"""What a run leaves in the file `GPUSHARE_TEST_DURATIONS` names: seconds, of these the set-up's, and name of each test.
 
-`.ci/run` names one, so that the question where the time goes has an answer after every run. A duration includes the
-set-up that fell to the test: what a module shares is in its first test.
+The slowest come first. `.ci/run` names such a file, so that the question where the time goes has an answer after every
+run; `python -m tests.slow` decides by one what waits for `make test-all`. What a module shares is in the set-up of the
+test that ran first.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ class Durations:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.seconds: dict[str, float] = defaultdict(float)
+        self.setup: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration
+        if report.when == "setup":
+            self.setup[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
         slowest = sorted(self.seconds.items(), key=lambda item: -item[1])
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.file.write_text("".join(f"{seconds:9.3f} {name}\n" for name, seconds in slowest))
+        self.file.write_text("".join(f"{seconds:9.3f} {self.setup[name]:9.3f} {name}\n" for name, seconds in slowest))
 
 
 def pytest_configure(config: pytest.Config) -> None:
