@@ -9,17 +9,33 @@ from pathlib import Path
 
 import pytest
 
+from tests import slow
 from tests.support import tiers
 from tests.support.own_home import ROOT
 
+ONE_SLOW = min(tiers.SLOW)
 WAITING = [(reason, each) for reason, prefixes in tiers.WAITING.items() for each in prefixes]
 
 
 @pytest.mark.parametrize("each", [each for _, each in WAITING])
-def test_what_waits_exists(each: str) -> None:
-    path, _, test = each.partition("::")
-    assert (ROOT / path).exists()
-    assert not test or f"def {test}(" in (ROOT / path).read_text()
+def test_a_file_that_waits_exists(each: str) -> None:
+    assert (ROOT / each).exists()
+
+
+def test_each_slow_test_exists_once_and_in_order_and_shows_no_promise_of_make_test() -> None:
+    listed = (ROOT / "tests" / "slow.txt").read_text().split()
+    assert listed == sorted(set(listed))
+    gone = [name for name in listed if name.split("::")[1] not in (ROOT / name.partition("::")[0]).read_text()]
+    assert gone == []
+    assert slow.waiting(dict.fromkeys(listed, slow.LONGEST + 1), slow.promises()) == listed
+
+
+def test_what_waits_takes_longest_without_what_its_file_shares() -> None:
+    """A set-up of 9 s falls to the first of three; the cases of a test count together."""
+    rows = ["10.0 9.0 t.py::a", " 1.9 0.1 t.py::b[1]", "0.5 0.1 t.py::b[2]", "8.0 0.1 t.py::promised[x y]"]
+    costs = slow.cost(rows)
+    assert costs == pytest.approx({"t.py::a": 1.1, "t.py::b": 2.4, "t.py::promised": 8.0})
+    assert slow.waiting(costs, ["t.py::promised"]) == ["t.py::b"]
 
 
 def test_the_files_that_a_reason_names_stay() -> None:
@@ -37,8 +53,8 @@ def test_the_files_that_a_reason_names_stay() -> None:
         ("tests/browser/test_pages.py::test_one[a]", True),
         ("tests/browser/test_pages_too.py::test_one", False),
         ("tests/scheduler/test_turns.py::test_those_that_compute_share_the_card_by_their_weights", False),
-        ("tests/scheduler/test_shares.py::test_it_is_written_down_and_taken_over[x]", True),
-        ("tests/scheduler/test_shares.py::test_it_is_written_down_and_taken_over_more", False),
+        (f"{ONE_SLOW}[x]", True),
+        (f"{ONE_SLOW}_more", False),
     ],
 )
 def test_a_name_waits_by_its_file_or_by_itself(node: str, waits: bool) -> None:
