@@ -20,6 +20,7 @@ from scheduler.containers.garbage_collection import GarbageCollector
 from scheduler.containers.intents import Intents
 from scheduler.containers.launch import Launcher
 from scheduler.containers.moving import note_movable
+from scheduler.containers.planner import Planner
 from scheduler.containers.registry import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
@@ -78,7 +79,7 @@ class Components:
         """Nothing is done yet. What is called before it is made here is called by name, and later."""
         gpus, engine, store = self.gpus, self.engine, self.store
         self.broker = broker = Broker(store, gpus.contexts, State(policy=policy), Listeners(
-            changed=lambda container: self.report.changed(container),
+            changed=self._changed,
             answered=lambda live: self.sessions.answered(live),
             restore=lambda container: self.swapping.swap_in(container),
             preempt=lambda told: self.swapping.preempt(told),
@@ -101,7 +102,9 @@ class Components:
         self.intents = Intents(store)
         self.dispatcher = Dispatcher(engine.placer, engine, store) if engine.placer else None
         self.removal = Removal(engine, self.intents, store)
-        self.containers = Containers(shared, self.removal, self.memory)
+        self.containers = Containers(
+            shared, self.removal, self.memory, over=lambda container: self.planner.ended(container)
+        )
         self.take_over = TakeOver(shared, self.containers, self.sessions)
         self.launcher = Launcher(shared, self.containers, self.consoles, self.intents)
         self.turns = TurnPlayer(
@@ -125,6 +128,7 @@ class Components:
             self.launcher, self.dispatcher, self.steering, self.ender, self.removal, self.sharing.set_mode,
             self.service,
         ))  # fmt: skip
+        self.planner = Planner(shared, self.commands.wake)
         self.fair_share = FairShare(broker, store)
         self.housekeeping = Housekeeping(store)
         self.anchoring = Anchoring(store)
@@ -141,6 +145,10 @@ class Components:
         self.leftovers = GarbageCollector(self.containers, self.launcher, self.removal, store)
         for card in gpus.cards.values():
             self.broker.tell(GpuSeen(broker.now(), card.uuid, card.capacity(0), card.capacity(0)))
+
+    def _changed(self, container: str) -> None:
+        self.report.changed(container)
+        self.planner.changed(container)
 
     async def _measured(self, readings: Mapping[str, Reading]) -> None:
         self.report.show_gpus()

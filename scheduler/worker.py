@@ -159,7 +159,10 @@ class Scheduler(Components):
 
     def _heard(self) -> dict[str, Callable[[], None]]:
         """Hint → what it wakes."""
-        return {"wake": self.commands.wake, "relay": self.relay.wake, "shares": self.fair_share.wake}
+        return {
+            "wake": self.commands.wake, "relay": self.relay.wake, "shares": self.fair_share.wake,
+            "planned": self.planner.wake,
+        }  # fmt: skip
 
     async def _look_again(self) -> None:
         if await self.take_over.look_again(self.swapping.found_late):
@@ -172,6 +175,7 @@ class Scheduler(Components):
             Part("store", self.store.run),
             Part("sockets", self.server.run),
             Part("commands", self.commands.run),
+            Part("planned launches", self.planner.run),
             Part("hints", lambda: hints.listen(self.store.channel, self._heard())),
             Part("engine", self.follow_engine),
             Part("plug-in", self.plugin.run),

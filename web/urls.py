@@ -37,6 +37,7 @@ urlpatterns = [
     path("gpus/<str:uuid>/compute/", overview.compute, name="compute"),
     path("queue/", queue.queue, name="queue_page"),
     path("queue/reorder/", queue.reorder, name="queue_reorder"),
+    path("queue/planned/<uuid:pk>/<slug:action>/", queue.steer, name="planned_act"),
     path("queue/policy/", queue.policy, name="queue_policy"),
     path("deciding/", deciding.page, name="deciding"),
     path("incidents/", past.incidents_of, name="incidents"),

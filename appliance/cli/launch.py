@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from appliance.cli import cards, options
+from appliance.cli import cards, options, planning
 from appliance.cli.attach import LOOK, PATIENCE, Attachment, exit_code
 from appliance.cli.client import PAGE, Client, Json, Pending
 from appliance.cli.console import Console
@@ -120,6 +120,21 @@ def run(
         bool,
         typer.Option("--movable", help="Let NCCL's ranks on several GPUs be moved to host memory; a little slower."),
     ] = False,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Start it when its whole quota is free; print its name and exit.")
+    ] = False,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:ok|any|failed]", help="Start it after this has ended so; repeatable."),
+    ] = None,
+    begin_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before: 2027-01-31T20:00Z.")] = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold it until it is released.")] = False,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="[NAME=]A,B,...|N", help="One run for each value, {value} or {NAME}; {i}.")
+    ] = None,
+    at_once: Annotated[int | None, typer.Option(metavar="N", help="Runs of a sweep at once.")] = None,
+    retries: Annotated[int | None, typer.Option(help="Further attempts of a run that fails.")] = None,
+    retry_pause: Annotated[str | None, typer.Option(metavar="DURATION", help="Pause before each; default: 1m.")] = None,
     stop_timeout: StopTimeout = 10.0,
     as_json: options.Json = False,
 ) -> None:
@@ -128,6 +143,9 @@ def run(
         raise NO_TERMINAL
     client = connect()
     body = _body(context.params, client)
+    if not body.keys().isdisjoint(planning.FIELDS):
+        show(client.launch(body, lambda command: None), as_json, planning.said)
+        return
     if detach:
         container = client.launch(body, lambda command: None)
         show(container, as_json, lambda it: str(it["id"]))
@@ -193,6 +211,7 @@ def _body(given: Words, client: Client) -> Words:
         "on_shortage": {True: "wait", False: "fail"}.get(given["on_shortage"]),
         "max_wait_seconds": _duration("max_wait_seconds", given["max_wait_seconds"]),
         "ttl_seconds": _duration("ttl_seconds", given["ttl_seconds"]),
+        "retry_pause": _duration("retry_pause", given["retry_pause"]),
     }
     nothing: tuple[Any, ...] = ([], (), {})
     return {

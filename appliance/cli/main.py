@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from appliance import VERSION
-from appliance.cli import actions, launch, managing, opening, output, reports, views
+from appliance.cli import actions, launch, managing, opening, output, planning, reports, views
 from appliance.cli.errors import REFUSED, Problem
 
 app = typer.Typer(
@@ -45,6 +45,11 @@ for command in (
     actions.rm,
     actions.change,
     views.queue,
+    planning.hold,
+    planning.release,
+    planning.cancel,
+    planning.edit,
+    planning.again,
     views.policy,
     views.forecast,
     views.gpus,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from appliance.cli import cards, options
+from appliance.cli import cards, options, planning
 from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
@@ -75,9 +75,17 @@ def _filters(words: list[str]) -> dict[str, str]:
     return found
 
 
-def queue(as_json: options.Json = False) -> None:
+def queue(
+    planned: Annotated[
+        bool, typer.Option("--planned", help="Launches that begin later, and what each waits for.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
     """List waiting containers in order, with size, time and reason."""
     client = connect()
+    if planned:
+        planning.list_planned(client, as_json)
+        return
     several = not as_json and client.get("nodes/", page_size=1)["count"] > 1
     show(list(client.each("queue/")), as_json, lambda waiting: _queue_table(waiting, client.now(), several=several))
 

@@ -173,6 +173,7 @@ class Commands:
             self._store.container(
                 str(command.container_id), finished_at=now, removed_at=now, reason=problem.message[:500]
             )
+            self._containers.over(str(command.container_id))
         self._done(
             command,
             Command.Outcome.REFUSED,
@@ -240,6 +241,7 @@ class Commands:
 
     async def _launch(self, row: Container, command: Command) -> str:
         id_, loop = str(row.pk), asyncio.get_running_loop()
+        row.gpu_uuids = row.gpu_uuids or command.arguments.get("gpus", [])  # that the planner chose, with room for it
 
         def progress(text: str) -> None:
             loop.call_soon_threadsafe(lambda: self._store.command(command.pk, message=text[:1000]))

@@ -7,7 +7,7 @@ terminator.py) do it by the engine and then tell what they have seen of it here,
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from scheduler.containers.removal import Removal
 from scheduler.core.events import ContainerAdded, ContainerKilled, Reason, Refused
@@ -26,7 +26,11 @@ STATUS = {Reason.INVALID: 400, Reason.OVER_CAPACITY: 400, Reason.UNKNOWN: 404}
 
 
 class Containers:
-    def __init__(self, shared: SharedParts, removal: Removal, memory: HostMemory) -> None:
+    def __init__(
+        self, shared: SharedParts, removal: Removal, memory: HostMemory, over: Callable[[str], None] = lambda id_: None
+    ) -> None:
+        """`over`: one has ended, or its launch was refused."""
+        self.over = over
         self._engine, self._store, self._server = shared.engine, shared.store, shared.server
         self._broker, self._roster = shared.broker, shared.roster
         self._removal, self._memory = removal, memory
@@ -135,6 +139,7 @@ class Containers:
         self._store.event("ended", live.id, detail=reason or exit_code, at=at)
         self.forget(live)
         live.end.set()
+        self.over(live.id)
         if live.remove_when_done and status.condition is Condition.ENDED:
             self._removal.begin(live.id, live.engine_id)
 

@@ -44,6 +44,9 @@ def test_scheduler_does_all_its_work_under_the_role(site: Site, gpu2: dict[str, 
     until(lambda: main.state(other) == "exited")
     main.api("DELETE", f"containers/{other}/")
     assert main.api("POST", f"containers/{container}/kill/", {})["state"] == "killed"
+    body = {"image": "local", "command": ["true"], "after": ["worked:failed"], "sweep": {"count": 2}, "retries": 1}
+    planned = main.api("POST", "containers/", {**body, "node": "gpu2", "gpu_memory": "300MiB"})["id"]
+    until(lambda: main.api("GET", f"planned/{planned}/")["ended"] == "ok")
     said = site.log("gpu2")
     assert "permission denied" not in said, said
     assert "row-level security" not in said, said

@@ -32,10 +32,11 @@ from appliance.running.doors import Doors, HttpProtocol
 from appliance.threads import Handler
 from tests.support.machine import make_container, make_gpu, make_node
 from tests.support.people import A_PUBLIC_KEY, make_user
+from tests.support.planned import plan
 from tests.support.site import PASSWORD
 from web.audit import verified
 from web.http.gate import Gate
-from web.models import AuditEntry, Command, Receiver, Rule, Token
+from web.models import AuditEntry, Command, Planned, Receiver, Rule, Token
 from web.people import tokens
 from web.people.roles import Role
 from web.services import steering
@@ -49,7 +50,7 @@ UNTIL = "2100-01-01T00:00:00Z"
 # Each body differs from an empty one in what it does, but for these, which need none.
 NEED_NONE = (
     "POST audit/verify/", "POST gpus/{uuid}/undrain/", "POST nodes/{name}/undrain/",
-    "POST notifying/receivers/{id}/test/",
+    "POST notifying/receivers/{id}/test/", "POST planned/{id}/again/",
 )  # fmt: skip
 BODIES: dict[str, Mapping[str, Any]] = {
     "POST announcements/": {"message": "New driver"},
@@ -83,6 +84,11 @@ BODIES: dict[str, Mapping[str, Any]] = {
     "PATCH people/{username}/": {"role": "viewer"},
     "PATCH people/{username}/allowance/": {"containers": 3},
     "PATCH people/{username}/shares/": {"shares": 2},
+    "PATCH planned/{id}/": {"retries": 3},
+    "POST planned/{id}/hold/": {"note": "why"},
+    "POST planned/{id}/release/": {"note": "why"},
+    "POST planned/{id}/cancel/": {"note": "why"},
+    "POST planned/{id}/again/": {"nothing": 1},
     "PUT policy/": {"policy": "fifo"},
     "PUT queue/": {"containers": [str(ONE)]},
     "POST sign-in/": {"username": "root", "password": PASSWORD, "scope": "read"},
@@ -113,6 +119,7 @@ def key(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
     gpu = make_gpu(make_node(seen_at=timezone.now() + timedelta(hours=1)))
     admin = make_user("root", Role.ADMIN, password=PASSWORD)
     make_container(make_user("ada"), "a", gpu, pk=ONE)
+    Planned.objects.filter(pk=plan(admin, "later").pk).update(id=ONE)
     Group.objects.create(name="lab")
     Rule.objects.create(
         pk=1, receiver=Receiver.objects.create(pk=1, name="ops", kind="mail", addresses=["a@b.example"])
@@ -162,7 +169,8 @@ def effect(operation: str, body: bytes, key: str, *, chunked: bool, answer: Answ
     """The answer and what it left in the database, without what is random; the database is as before."""
     method, _, path = operation.partition(" ")
     for name, value in {
-        "containers/{id}": f"containers/{ONE}", "{id}": "1", "{uuid}": "GPU-0", "groups/{name}": "groups/lab",
+        "containers/{id}": f"containers/{ONE}", "planned/{id}": f"planned/{ONE}",
+        "{id}": "1", "{uuid}": "GPU-0", "groups/{name}": "groups/lab",
         "{name}": "host", "{username}": "ada",
     }.items():  # fmt: skip
         path = path.replace(name, value)

@@ -18,6 +18,7 @@ from rest_framework.test import APIClient
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import A_PUBLIC_KEY, client_for, make_user
+from tests.support.planned import plan
 from web.models import Announcement, Command, Container, Receiver, Rule, Scope, Silence, SshKey, Verification
 from web.people import roles, tokens
 from web.people.roles import Role
@@ -31,6 +32,7 @@ WHO = ["nobody", "viewer", "stranger", "reader", "owner", "operator", "admin"]
 
 ALL = (401, 200, 200, 200, 200, 200, 200)  # everybody who is signed in looks
 OWN = (401, 403, 403, 403, 202, 202, 202)  # steering what is theirs, or everything
+OWN_PLAN = (401, 403, 403, 403, 200, 200, 200)  # the same of what has not begun: nobody has to be asked
 OPERATOR = (401, 403, 403, 403, 403, 202, 202)
 ADMIN = (401, 403, 403, 403, 403, 403, 202)
 MANAGED = (401, 403, 403, 403, 403, 403, 200)  # people: what is there is no other's business
@@ -73,6 +75,13 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("DELETE", "announcements/{announcement}/", None, made(204)),
     ("GET", "queue/", None, ALL),
     ("PUT", "queue/", {"containers": []}, OPERATOR),
+    ("GET", "planned/", None, ALL),
+    ("GET", "planned/{planned}/", None, ALL),
+    ("PATCH", "planned/{planned}/", {"retries": 1}, OWN_PLAN),
+    ("POST", "planned/{planned}/hold/", {}, OWN_PLAN),
+    ("POST", "planned/{planned}/release/", {}, OWN_PLAN),
+    ("POST", "planned/{planned}/cancel/", {}, OWN_PLAN),
+    ("POST", "planned/{over}/again/", None, (401, 403, 403, 403, 201, 201, 201)),
     ("GET", "policy/", None, ALL),
     ("PUT", "policy/", {"policy": "fifo"}, ADMIN),
     ("GET", "forecast/?gpu_memory=1g", None, (401, *(503,) * 6)),  # 503: asked, and not answered here
@@ -151,6 +160,8 @@ def things(gpu, monkeypatch) -> dict[str, Any]:
         "token": tokens.make(owner)[0].pk,
         "announcement": Announcement.objects.create(message="x").pk,
         "ssh_key": SshKey.objects.create(user=owner, kind="ssh-rsa", fingerprint="SHA256:another").pk,
+        "planned": plan(owner, "planned").pk,
+        "over": plan(owner, "over", ended="ok", finished_at=timezone.now()).pk,
         **notifying(),
     }
 

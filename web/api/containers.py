@@ -10,7 +10,12 @@ from uuid import UUID
 from django.db.models import QuerySet, prefetch_related_objects
 from django.http import HttpResponse, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_serializer
+from drf_spectacular.utils import (
+    OpenApiParameter,
+    PolymorphicProxySerializer,
+    extend_schema,
+    extend_schema_serializer,
+)
 from rest_framework import serializers, status
 from rest_framework.decorators import action
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
@@ -19,6 +24,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from web.api.answers import CommandAnswer, ContainerAnswer, PendingAnswer, SteeredAnswer
+from web.api.planned import PlannedAnswer
 from web.api.protocol.access import body, person
 from web.api.protocol.lists import Row, list_response, to_json
 from web.api.protocol.outcome import ERRORS, finished
@@ -26,23 +32,30 @@ from web.api.protocol.queries import ContainerQuery, PageQuery, Query, container
 from web.api.rows import CONTAINERS
 from web.errors import invalid
 from web.http import reading
-from web.models import Command, Container, ContainerQuerySet
+from web.models import Command, Container, ContainerQuerySet, Planned
 from web.models.hosts import ordered
 from web.models.records import claims_with_gpus
 from web.people.roles import rights_of, steered_by
-from web.services import steering
+from web.services import planning, steering
 from web.services.booked import coming
 from web.services.sharing import not_kept, price
 from web.spec.fields import StrictText
-from web.spec.requests import PRIVATE, ChangeSpec, KillSpec, LaunchSpec, NoteSpec, PauseSpec
+from web.spec.planned import PlannedSpec
+from web.spec.requests import PRIVATE, ChangeSpec, KillSpec, NoteSpec, PauseSpec
 
+LAUNCHED_OR_PLANNED = PolymorphicProxySerializer(
+    component_name="LaunchedOrPlanned", serializers=[SteeredAnswer, PlannedAnswer], resource_type_field_name=None
+)
 STEERED = {200: SteeredAnswer, 202: PendingAnswer, **ERRORS}
-LAUNCHED = {201: SteeredAnswer, 202: PendingAnswer, **ERRORS}
+LAUNCHED = {201: LAUNCHED_OR_PLANNED, 202: PendingAnswer, **ERRORS}
 
 
 @extend_schema_serializer(component_name="LaunchSpec")
-class LaunchBody(LaunchSpec):
-    """A launch over REST. `owner`: whose it is, for a service that may launch for others; else it is yours."""
+class LaunchBody(PlannedSpec):
+    """A launch over REST. `owner`: whose it is, for a service that may launch for others; else it is yours.
+
+    With `queue`, `after`, `begin_at`, `hold` or `sweep` it is planned: the answer is that of planned/{id}/.
+    """
 
     owner = StrictText(required=False, allow_blank=True, default="", max_length=150)
 
@@ -113,9 +126,12 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
     def create(self, request: Request) -> Response:
         """Launches a container. `image` is all that has to be given; sizes are bytes or text such as "2GiB".
 
-        201: it was started. 202: the scheduler is still at it, for example fetching the image. 400: a field is unknown
-        or wrong, or no GPU here has that much. 403: your role, token or allowance forbids it. 409: the name is taken,
-        or the key was used for another launch. 503: the scheduler or the engine is away.
+        With `queue`, `after`, `begin_at`, `hold` or `sweep` it is planned, and the answer is as from planned/{id}/:
+        nothing is started, and no memory taken, until its whole quota is free and its conditions hold.
+
+        201: it was started, or planned. 202: the scheduler is still at it, for example fetching the image. 400: a field
+        is unknown or wrong, or no GPU here has that much. 403: your role, token or allowance forbids it. 409: the name
+        is taken, or the key was used for another launch. 503: the scheduler or the engine is away.
         """
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > 128 or not key.isascii() or not key.isprintable():
@@ -124,7 +140,10 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         owner = spec.pop("owner", "")
         if not isinstance(owner, str):
             raise invalid("The owner has to be the name of an account.", "owner")
-        return self._outcome(steering.launch(person(request), spec, key, owner), status.HTTP_201_CREATED)
+        made = planning.launch(person(request), spec, key, owner)
+        if isinstance(made, Planned):
+            return Response(PlannedAnswer(made).data, status.HTTP_201_CREATED)
+        return self._outcome(made, status.HTTP_201_CREATED)
 
     @extend_schema(request=ChangeSpec, responses=STEERED)
     def partial_update(self, request: Request, pk: UUID) -> Response:

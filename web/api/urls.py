@@ -13,6 +13,7 @@ from web.api import (
     me,
     nodes,
     notifying,
+    planned,
     queue,
     reports,
     ssh,
@@ -24,6 +25,7 @@ from web.api.protocol import errors, schema
 router = SimpleRouter(use_regex_path=False)
 router.register("containers", containers.Containers, basename="container")
 router.register("commands", containers.Commands, basename="command")
+router.register("planned", planned.PlannedLaunches, basename="planned")
 router.register("tokens", tokens.Tokens, basename="token")
 router.register("announcements", booked.Announcements, basename="announcement")
 router.register("ssh-keys", ssh.SshKeys, basename="ssh-key")

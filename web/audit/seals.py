@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 BEGINNING = "0" * 64  # what the first seal names as the one before
 DOCKER = "docker"  # who asks a host's volume plugin: all that is known
 KUBELET = "kubelet"  # who asks a node's driver
-OF_NODES = (DOCKER, KUBELET)  # whose deeds are no person's, and the only ones that a node may seal
-OF_ITS_CONTAINERS = ("claim", "mount", "taken")  # such deeds, by what they name: a container of the node
+SCHEDULER = "scheduler"  # a node's, for a planned launch
+OF_NODES = (DOCKER, KUBELET, SCHEDULER)  # whose deeds are no person's, and the only ones that a node may seal
+OF_ITS_CONTAINERS = ("begin", "claim", "mount", "taken")  # such deeds, by what they name: a container of the node
 OF_REQUESTS = ("claim-refused", "mount-refused", "volume", "volume-refused", "volume-removed")  # and what was asked for
 
 

@@ -1,7 +1,8 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, containers and commands in records.py, words that their
 fields can have in choices.py, what happened to them in history.py, the states of a container in states.py, who may do
 what in people.py, notifications in notifying.py, the hash chain in chain.py, Docker's volumes in volumes.py, what is
-relayed from other hosts in relay.py, fair share in shares.py, notices and maintenance in booked.py."""
+relayed from other hosts in relay.py, fair share in shares.py, notices and maintenance in booked.py, launches that begin
+later in planned.py."""
 
 from web.models.booked import Announcement
 from web.models.chain import AuditEntry, Chain, Seal, Verification
@@ -10,6 +11,7 @@ from web.models.history import AllocationEvent, UsageSample
 from web.models.hosts import Compute, Gpu, Invitation, Node
 from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
 from web.models.people import Allowance, Scope, SignInLink, SshKey, Token
+from web.models.planned import Ended, Planned
 from web.models.records import (
     Claim,
     Command,
@@ -34,6 +36,7 @@ __all__ = [
     "Container",
     "ContainerQuerySet",
     "Delivery",
+    "Ended",
     "Episode",
     "ExpectedBy",
     "GaveWay",
@@ -44,6 +47,7 @@ __all__ = [
     "Node",
     "Notice",
     "PersonShares",
+    "Planned",
     "Receiver",
     "RelayOrder",
     "Rule",

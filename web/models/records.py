@@ -155,6 +155,12 @@ class Container(models.Model):
         editable=False,
         help_text="What a host shows to which a placer has given it. Of a launch that was handed to one.",
     )
+    planned = models.ForeignKey(
+        "Planned", null=True, blank=True, on_delete=models.SET_NULL, related_name="runs",
+        help_text="The planned launch of which this is an attempt of a run.",
+    )  # fmt: skip
+    planned_run = models.PositiveIntegerField(null=True, blank=True, help_text="From 1.")
+    planned_attempt = models.PositiveSmallIntegerField(null=True, blank=True, help_text="From 1.")
     launch_key = models.CharField(max_length=128, null=True, blank=True, help_text="The caller's Idempotency-Key.")
     launch_digest = models.CharField(
         max_length=64, blank=True, help_text="SHA-256 of what was asked for under the key."
@@ -221,6 +227,9 @@ class Container(models.Model):
             # A name is taken while its container lives; the history may hold it many times.
             models.UniqueConstraint(fields=["name"], condition=Q(finished_at=None), name="one_live_container_a_name"),
             models.UniqueConstraint(fields=["owner", "launch_key"], name="one_container_a_launch_key"),
+            models.UniqueConstraint(
+                fields=["planned", "planned_run", "planned_attempt"], name="one_container_an_attempt"
+            ),
             # Docker repeats a call that it had no answer to.
             models.UniqueConstraint(
                 fields=["node", "mount"],
@@ -314,11 +323,11 @@ class Claim(models.Model):
 class Command(models.Model):
     """Something a person wants done. Taken by the scheduler once; `outcome` says what really happened.
 
-    `arguments` by kind: launch {}; pause {"free_memory"?: bool}; resume {}; kill {"grace": seconds}; remove {};
-    change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int, "compute_limit"?: percent or null,
-    "across"?: bool}; policy {"policy": name}; reorder {"containers": [ids]}; compute {"gpu": uuid, "compute": Compute};
-    forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name, "reason": why there}, answered in
-    `result`.
+    `arguments` by kind: launch {"gpus"?: [uuids], as the planner chose}; pause {"free_memory"?: bool}; resume {}; kill
+    {"grace": seconds}; remove {}; change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int,
+    "compute_limit"?: percent or null, "across"?: bool}; policy {"policy": name}; reorder {"containers": [ids]}; compute
+    {"gpu": uuid, "compute": Compute}; forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name, "reason":
+    why there}, answered in `result`.
     """
 
     class Kind(models.TextChoices):

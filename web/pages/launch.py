@@ -11,21 +11,23 @@ from django.contrib.auth.decorators import login_required
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from web.errors import Problem
 from web.history import peaks
-from web.models import Command, Container, Gpu, Node
+from web.models import Command, Container, Gpu, Node, Planned
 from web.pages import launch_form
 from web.pages.frame import person, show
 from web.people import allowances
 from web.people.roles import Deed, may_steer, require
-from web.services import steering
+from web.services import planning, steering
 from web.services.booked import coming
 from web.services.sharing import price
 from web.sizes import format_size
 from web.spec import constraints, quotas
+from web.spec.planned import PLANNING
 from web.spec.requests import words_of
 
 RECENT = 8
@@ -42,7 +44,11 @@ def launch(request: HttpRequest) -> HttpResponse:
         require(user, Deed.LAUNCH)
         if request.method == "GET":
             return _form(request, _start(request), None)
-        command = steering.wait_for(steering.launch(user, launch_form.spec_of(request.POST)))
+        made = planning.launch(user, launch_form.spec_of(request.POST))
+        if isinstance(made, Planned):
+            messages.success(request, f"{made.name} is planned. {made.waits_for}")
+            return redirect(f"{reverse('queue_page')}#planned")
+        command = steering.wait_for(made)
         if steering.settled(command) and command.container and (said := coming.said_to(command.container)):
             messages.warning(request, said)
         return redirect("container", command.container_id)
@@ -77,6 +83,7 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
         "fields": launch_form.fields(),
         "gpu_count": GPU_COUNT,
         "values": values,
+        "later": any(values.get(name) for name in PLANNING),
         "problem": problem,
         "errors": {field: problem.message} if problem and field else {},
         "images": _images(limits),

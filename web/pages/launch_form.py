@@ -16,8 +16,8 @@ from rest_framework import serializers
 from web.models import Container, Shortage
 from web.sizes import exact_size
 from web.spec.fields import SizeField, StrictBoolean
+from web.spec.planned import PLANNING
 from web.spec.requests import (
-    FIELDS,
     NOTHING,
     EnvironmentField,
     GpusField,
@@ -26,15 +26,15 @@ from web.spec.requests import (
     WordsField,
     asked_for,
 )
-from web.spec.written import NO, YES, number, read
+from web.spec.written import NO, WRITTEN, YES, number, read
 
 # What has a place of its own in the template; all else follows there in the order of the list.
-PLACED = ("image", "command", "gpu_memory", "gpus", "node", "name", "env", "on_shortage")
+PLACED = ("image", "command", "gpu_memory", "gpus", "node", "name", "env", "on_shortage", *PLANNING)
 
 
 def fields() -> dict[str, dict[str, Any]]:
     """What the template has to know of each field."""
-    return {name: _shown(name, field) for name, field in FIELDS.items()}
+    return {name: _shown(name, field) for name, field in WRITTEN.items()}
 
 
 def _shown(name: str, field: Any) -> dict[str, Any]:
@@ -48,13 +48,14 @@ def _shown(name: str, field: Any) -> dict[str, Any]:
         "required": field.required,
         "switch": (NO if field.default else YES) if isinstance(field, StrictBoolean) else "",
         "more": name not in PLACED,
+        "later": name in PLANNING,
     }
 
 
 def spec_of(form: QueryDict) -> dict[str, Any]:
     """The body of a launch. What is empty is left out; sizes and names are judged by the one who launches."""
     spec: dict[str, Any] = {"image": ""}
-    for name, field in FIELDS.items():
+    for name, field in WRITTEN.items():
         text = form.get(name, "")
         if not text.strip() or isinstance(field, GpusField) or text == Shortage.WAIT:
             continue
@@ -88,7 +89,7 @@ def command_line(spec: dict[str, Any]) -> str:
 
 def text_of(name: str, value: Any) -> str:
     """A field's value as people write it; empty for what asks for nothing."""
-    match FIELDS[name], value:
+    match WRITTEN[name], value:
         case StrictBoolean(default=default), _:
             return "" if value is default else YES if value else NO
         case _, None:
@@ -108,7 +109,7 @@ def text_of(name: str, value: Any) -> str:
 
 def _words(name: str, flag: str, value: Any) -> list[str]:
     """A field on a command line."""
-    match FIELDS[name], value:
+    match WRITTEN[name], value:
         case StrictBoolean(), _:
             return [flag]
         case serializers.ChoiceField(), _:

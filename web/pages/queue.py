@@ -1,18 +1,29 @@
-"""The queue: who waits, in order, and why; put into another order by operators, its policy set by admins."""
+"""The queue: who waits, in order, and why; put into another order by operators, its policy set by admins.
+
+And the launches that begin later."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_GET, require_POST
 
 from web.errors import Problem
-from web.models import Container, Node
+from web.models import Container, Node, Planned
 from web.pages.frame import answer, person, refusal, show
 from web.people.roles import Deed, rights_of
-from web.services import steering
+from web.services import planning, steering
+from web.spec.written import number
+
+PER_PAGE = 50
+ENDED = 20
 
 
 @login_required
@@ -20,13 +31,54 @@ from web.services import steering
 def queue(request: HttpRequest) -> HttpResponse:
     node = Node.here()
     rights = rights_of(person(request))
-    context = {
+    context = _planned(request) | {
         "may_order": rights.may(Deed.ORDER_QUEUE),
         "may_set_policy": rights.may(Deed.SET_POLICY),
         "policy": node.policy if node else "",
         "policies": node.policies if node else [],
     }
     return show(request, "queue.html", context)
+
+
+def _planned(request: HttpRequest) -> dict[str, Any]:
+    """A page of the planned launches, in the order in which they would start, and those that ended last."""
+    rows = Planned.objects.select_related("owner", "node").defer("values", "spec")
+    page = Paginator(rows.open().in_order(), PER_PAGE).get_page(request.GET.get("page"))
+    ended = list(rows.exclude(finished_at=None).order_by("-finished_at", "pk")[:ENDED])
+    steers = planning.steers(person(request))
+    return {
+        "planned": page,
+        "ended": ended,
+        "steered": {each.pk for each in (*page.object_list, *ended) if steers(each)},
+        "several": Node.several(),
+    }
+
+
+@login_required
+@require_POST
+def steer(request: HttpRequest, pk: UUID, action: str) -> HttpResponse:
+    """`action`: hold, release, cancel, again, or edit, with another `at_once`. Done: the page anew, which says so."""
+    planned = get_object_or_404(Planned.objects.select_related("owner"), pk=pk)
+    user, name = person(request), planned.name
+    deeds: dict[str, tuple[str, Callable[[], Any]]] = {
+        "hold": (f"{name} is held.", lambda: planning.hold(user, planned)),
+        "release": (f"{name} is released.", lambda: planning.release(user, planned)),
+        "cancel": (f"{name} is cancelled. What runs of it goes on.", lambda: planning.cancel(user, planned)),
+        "again": (f"{name} is planned once more.", lambda: planning.again(user, planned)),
+        "edit": (
+            f"{name} is changed.",
+            lambda: planning.edit(user, planned, at_once=number(int, request.POST.get("at_once", ""), "at_once")),
+        ),
+    }
+    if action not in deeds:
+        raise Http404
+    said, do = deeds[action]
+    try:
+        do()
+    except Problem as problem:
+        return refusal(request, problem)
+    messages.success(request, said)
+    return HttpResponse(status=204, headers={"HX-Refresh": "true"})
 
 
 @login_required

@@ -143,13 +143,23 @@ def require_image(limits: Allowed, image: str) -> None:
 
 def require_launch(user: User, limits: Allowed, priority: int, quota: int, gpus: Iterable[str]) -> None:
     """Refuses a launch beyond the limits. `quota` is the sum over its GPUs, `gpus` those asked for by UUID."""
-    if limits.gpus is not None and (refused := [gpu for gpu in gpus if gpu not in limits.gpus]):
-        raise _over("gpus", f"You may not use GPU {refused[0]}.")
-    require_priority(limits, priority)
+    require_ever(limits, priority, quota, gpus)
     live = len(list(_held(user))) if limits.containers is not None else 0
     if limits.containers is not None and live >= limits.containers:
         raise _over("", f"You have {live} containers, and may have {limits.containers} at once.")
     require_quota(user, limits, quota)
+
+
+def require_ever(limits: Allowed, priority: int, quota: int, gpus: Iterable[str]) -> None:
+    """The same whatever else the person has: what waiting for one's own containers to end cannot help."""
+    if limits.gpus is not None and (refused := [gpu for gpu in gpus if gpu not in limits.gpus]):
+        raise _over("gpus", f"You may not use GPU {refused[0]}.")
+    require_priority(limits, priority)
+    if limits.gpu_memory is not None and quota > limits.gpu_memory:
+        most = format_size(limits.gpu_memory)
+        raise _over("gpu_memory", f"This takes {format_size(quota)}; you may hold {most} at once.")
+    if limits.containers == 0:
+        raise _over("", "You may have no containers.")
 
 
 def require_priority(limits: Allowed, priority: int) -> None:

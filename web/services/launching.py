@@ -32,9 +32,7 @@ def launch(user: User, spec: dict[str, Any], key: str = "", owner: str = "") -> 
 
 
 def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
-    mounts.require_roots(owner.get_username(), spec["volumes"])
-    mounts.require_no_session_leaks(spec["ports"])
-    quotas.require_host_memory(spec["memory"])
+    require_sensible(owner, spec)
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     with admission.held(owner) as account:
         if key and (earlier := _earlier(owner, key, digest)):
@@ -53,7 +51,7 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
             by=user.get_username(),
             action="launch",
             told=told,
-            name=spec["name"] or _make_name(spec["image"]),
+            name=spec["name"] or make_name(spec["image"]),
             environment=spec["env"],
             gpu_count=len(where.gpus) or spec["gpus"],
             gpu_uuids=where.gpus,
@@ -79,6 +77,13 @@ def _earlier(user: User, key: str, digest: str) -> Command | None:
     return earlier
 
 
-def _make_name(image: str) -> str:
+def require_sensible(owner: User, spec: dict[str, Any]) -> None:
+    """What no waiting could mend, whoever else has what. Raises Problem."""
+    mounts.require_roots(owner.get_username(), spec["volumes"])
+    mounts.require_no_session_leaks(spec["ports"])
+    quotas.require_host_memory(spec["memory"])
+
+
+def make_name(image: str) -> str:
     stem = re.sub(r"[^a-zA-Z0-9]+", "-", image.split("@")[0].split("/")[-1].split(":")[0]).strip("-")
     return f"{stem[:48] or 'container'}-{secrets.token_hex(4)}"

@@ -21,6 +21,7 @@ from web.models import AllocationEvent, Claim, Command, Container, Gpu, Invitati
 from web.models.hosts import LAPSES
 from web.models.states import LOST, NOT_STANDING, NOT_WAITING, NOTHING_HELD, NOTHING_USED
 from web.people.roles import Deed, require
+from web.services import planning
 from web.services.joining import invitations, roles
 from web.spec.nodes import LabelsSpec
 
@@ -159,6 +160,7 @@ def _delist(actor: str, name: str, *, cut: bool, force: bool) -> None:
             gone = Node.objects.filter(pk=node.pk)
             gone.update(removed_at=timezone.now(), drained_at=None, placer="", holder="", role="")
             Gpu.objects.filter(node=node).update(present=False)
+            planning.rehome(node)
         audit.record(actor, "node-removed", name, **({"lost": lost} if lost else {}))
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 from web.errors import invalid
 from web.spec.fields import StrictBoolean, StrictInteger, StrictNumber
-from web.spec.requests import FIELDS, EnvironmentField, GpusField, ItemsField, WordsField, words_of
+from web.spec.planned import AfterField, PlannedSpec
+from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField, words_of
 
 YES, NO = "yes", "no"
+WRITTEN: dict[str, Any] = dict(PlannedSpec().fields.items())
 _SAID = {YES: True, "true": True, NO: False, "false": False}
 
 
 def read(name: str, text: str) -> Any:
     """The value of a field by this name. Raises Problem."""
-    match FIELDS[name]:
+    match WRITTEN[name]:
         case StrictBoolean():
             return _yes_or_no(text, name)
         case StrictInteger():
@@ -30,6 +32,8 @@ def read(name: str, text: str) -> Any:
             return _split(text, name)
         case ItemsField():
             return [line.strip() for line in _lines(text)]
+        case AfterField():
+            return text.replace(",", " ").split()
         case EnvironmentField():
             return dict(_pair(line, name) for line in _lines(text))
     return text.strip()

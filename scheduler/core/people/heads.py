@@ -53,7 +53,12 @@ def due(state: State, request: Request) -> float:
 
 def _among_its_own(state: State, request: Request) -> float:
     """What orders the due calls of one person."""
-    return request.since + PATIENCE / haste(state.containers[request.container].priority)
+    return own_order(request.since, state.containers[request.container].priority)
+
+
+def own_order(since: float, priority: int) -> float:
+    """What orders what one person waits for: the least goes first."""
+    return since + PATIENCE / haste(priority)
 
 
 def head(state: State, gpu: str) -> Request | None:

@@ -81,15 +81,15 @@ def place(state: State, person: str, gpus: Iterable[str]) -> Place:
         and not container.quota.keys().isdisjoint(cards)
     ]
     mine = [request for request in calls if state.containers[request.container].owner == person]
-    rank = _rank(state, cards, calls)
-    first = rank.get(person, (2, max((sharing.part(state, gpu, person) for gpu in cards), default=0.0), state.now))
-    before = sorted((its for its in rank.items() if its[0] != person and its[1] < first), key=lambda its: its[1])
+    ranks = rank(state, cards, calls)
+    first = ranks.get(person, (2, max((sharing.part(state, gpu, person) for gpu in cards), default=0.0), state.now))
+    before = sorted((its for its in ranks.items() if its[0] != person and its[1] < first), key=lambda its: its[1])
     return Place(
         {gpu: sharing.held(state, gpu, Node(person)) for gpu in cards}, tuple(name for name, _ in before), len(mine)
     )
 
 
-def _rank(state: State, cards: list[str], calls: list[Request]) -> dict[str, tuple[int, float, float]]:
+def rank(state: State, cards: list[str], calls: list[Request]) -> dict[str, tuple[int, float, float]]:
     """Person → (head, due or neither; the elected first, or who holds least of its share; since when it waits)."""
     heads_ = {h.container: h.number for gpu, h in state.people.heads.items() if gpu in cards}
     due = [request for request in calls if heads.due(state, request) <= state.now]
@@ -98,12 +98,12 @@ def _rank(state: State, cards: list[str], calls: list[Request]) -> dict[str, tup
     for request in calls:
         container = state.containers[request.container]
         if container.id in heads_:
-            rank = 0, float(heads_[container.id]), request.since
+            its = 0, float(heads_[container.id]), request.since
         elif heads.due(state, request) <= state.now:
-            rank = 1, float(order[container.owner]), request.since
+            its = 1, float(order[container.owner]), request.since
         else:
-            rank = 2, sharing.part(state, request.gpu, container.owner), request.since
-        found[container.owner] = min(found.get(container.owner, rank), rank)
+            its = 2, sharing.part(state, request.gpu, container.owner), request.since
+        found[container.owner] = min(found.get(container.owner, its), its)
     return found
 
 

@@ -55,6 +55,7 @@ class ContainerQuery(PageQuery):
     namespace = serializers.CharField(required=False, help_text="Of a Kubernetes cluster.")
     gpu = serializers.CharField(required=False, help_text="UUID.")
     node = serializers.CharField(required=False)
+    planned = serializers.UUIDField(required=False, help_text="Runs of this planned launch.")
     ordering = serializers.ChoiceField(
         [sign + name for name in ("created_at", "started_at", "finished_at", "name", "priority") for sign in ("", "-")],
         required=False,
@@ -68,6 +69,7 @@ _SAME = {
     "namespace": "namespace",
     "gpu": "claims__gpu__uuid",
     "node": "node__name",
+    "planned": "planned",
 }
 
 

@@ -38,6 +38,7 @@ from web.models import (
     GroupShares,
     Node,
     PersonShares,
+    Planned,
     RelayOrder,
     Seal,
     Usage,
@@ -45,7 +46,7 @@ from web.models import (
     UsageSample,
     Volume,
 )
-from web.services.joining import values
+from web.services.joining import planned, values
 
 SECRETS = ("password", "email", "last_login")  # of people
 NOT_ITS = ("id", "name", "role", "labels", "placer", "drained_at", "removed_at")  # of a node: what only people change
@@ -115,7 +116,7 @@ def _rules() -> list[Rule]:
         Rule(Gpu, inserts=MINE, updates=MINE),
         Rule(
             Container, reads=MINE, updates=MINE, updated=(*OBSERVED, *BY_VOLUME), inserted=("id", *_others(Container)),
-            inserts=f"{MINE} AND volume <> '' AND mount <> ''",
+            inserts=f"{MINE} AND (volume <> '' AND mount <> '' OR {planned.OF_MINE})",
         ),
         # What Docker asks of the volume plugin, and a kubelet of the driver, is no deed of a person: a node may
         # write that, and nothing that the appliance itself goes by.
@@ -126,11 +127,13 @@ def _rules() -> list[Rule]:
         Rule(
             Claim, reads=MY_CONTAINER, inserts=f"{MY_CONTAINER} AND {MY_GPU}", updates=f"{MY_CONTAINER} AND {MY_GPU}",
         ),
-        # It asks for nothing but a pause of its own containers.
+        # It asks for nothing but a pause of its own containers, and the launch of what people planned to be here.
         Rule(
             Command, reads=ours, updates=ours, updated=OUTCOME, inserted=("id", *_others(Command)),
-            inserts=f"kind = 'pause' AND issued_by_id IS NULL AND {MINE} AND {MY_CONTAINER} AND number <= {NEXT}",
+            inserts=f"(kind = 'pause' AND issued_by_id IS NULL OR {planned.LAUNCHES})"
+            f" AND {MINE} AND {MY_CONTAINER} AND number <= {NEXT}",
         ),
+        Rule(Planned, reads=MINE, updates=MINE, updated=("unread", *planned.OBSERVED)),
         Rule(
             AllocationEvent, reads=MY_CONTAINER,
             inserts=f"{MY_CONTAINER} AND (gpu_id IS NULL OR {MY_GPU}) AND seal_id = {END}",
@@ -143,10 +146,7 @@ def _rules() -> list[Rule]:
         Rule(GroupShares),
         Rule(Usage, inserts=MY_GPU, updates=MY_GPU),
         Rule(UsageHour, reads=MY_GPU, inserts=MY_GPU, updates=MY_GPU),
-        Rule(
-            Volume, reads=MINE, inserts=MINE, updates=MINE,
-            deletes=MINE,
-        ),
+        Rule(Volume, reads=MINE, inserts=MINE, updates=MINE, deletes=MINE),
         Rule(RelayOrder, reads=f"{MINE} AND {MY_CONTAINER}", deletes=f"{MINE} AND {MY_CONTAINER}"),
         Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
         Rule(Chain, updates="id = 1"),
@@ -280,6 +280,7 @@ CREATE OR REPLACE FUNCTION gpushare_has(container uuid) RETURNS boolean {_DEFINE
 CREATE OR REPLACE FUNCTION gpushare_has_gpu(gpu bigint) RETURNS boolean {_DEFINER} AS
     $$SELECT EXISTS (SELECT 1 FROM web_gpu WHERE id = gpu AND node_id = {HERE})$$;
 
+{planned.functions(_DEFINER, MINE)}
 -- A node sees its own commands' numbers alone. One far above all others would leave none for those that follow.
 CREATE OR REPLACE FUNCTION {NEXT} RETURNS bigint {_DEFINER} AS
     $$SELECT coalesce(max(number), 0) + 1 FROM web_command$$;

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import models
 
-from web.models import Claim, Command, Container, Gpu, Node, Volume
+from web.models import Claim, Command, Container, Gpu, Node, Planned, Volume
 
 TIMES = "BETWEEN '0002-01-01' AND '9000-01-01'"
 STAMPED = ((Node, "seen_at"), (Node, "started_at"))  # by the database: nobody has given a sign of life of tomorrow
@@ -49,6 +49,9 @@ EXAMPLES: Mapping[tuple[type[models.Model], str], Any] = {
     (Container, "constraints"): TEXTS,
     (Container, "notify"): TEXTS,
     (Command, "arguments"): {},
+    (Planned, "progress"): {
+        "next": WHOLE, "ok": WHOLE, "failed": WHOLE, "running": {"*": None}, "again": {"*": [WHOLE, SECONDS]},
+    },
     (Volume, "options"): {"*": ""},
 }  # fmt: skip
 

@@ -1,0 +1,124 @@
+"""Launches that begin later: what waits, and `hold`, `release`, `cancel`, `edit` and `again`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from appliance.cli import options
+from appliance.cli.client import PAGE, Client, Json
+from appliance.cli.errors import Problem
+from appliance.cli.options import connect
+from appliance.cli.output import note, show
+from appliance.cli.text import seconds, size, table
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names or ids of planned launches and sweeps.")]
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, kept in the audit log.")]
+FIELDS = ("queue", "after", "begin_at", "hold", "sweep", "at_once", "retries", "retry_pause")  # of a launch, REST's
+HEADS = (">#", "NAME", "OWNER", "NEEDS", "RUNS", "STATE", "WAITS FOR")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def said(planned: Json) -> str:
+    """Of one that was planned just now."""
+    runs = f"{planned['count']} runs, {planned['at_once']} at once. " if planned["sweep"] else ""
+    return f"{planned['name']}: planned. {runs}{planned['waits_for']}"
+
+
+def list_planned(client: Client, as_json: bool) -> None:
+    show(list(client.each("planned/", page_size=PAGE)), as_json, _table)
+
+
+def _table(found: list[Json]) -> str:
+    if not found:
+        return "No launch is planned."
+    return table(HEADS, [_row(each) for each in found])
+
+
+def _row(each: Json) -> tuple[str, ...]:
+    cards = f"{each['gpu_count']} × " if each["gpu_count"] > 1 else ""
+    runs = f"{each['ok'] + each['failed']}/{each['count']}" if each["sweep"] else "-"
+    place = "-" if each["place"] is None else str(each["place"])
+    return (place, each["name"], each["owner"], cards + size(each["quota"]), runs, each["state"], each["waits_for"])
+
+
+def hold(names: Names, why: Note = "", as_json: options.Json = False) -> None:
+    """Hold planned launches back. What runs of them goes on."""
+    _act(names, "hold", as_json, note=why)
+
+
+def release(names: Names, why: Note = "", as_json: options.Json = False) -> None:
+    """Release planned launches that are held."""
+    _act(names, "release", as_json, note=why)
+
+
+def cancel(names: Names, why: Note = "", as_json: options.Json = False) -> None:
+    """Cancel planned launches. What runs of them goes on: kill it to end it."""
+    _act(names, "cancel", as_json, note=why)
+
+
+def edit(
+    names: Names,
+    at_once: Annotated[int | None, typer.Option(metavar="N", help="Runs of a sweep at once.")] = None,
+    priority: Annotated[int | None, typer.Option(help="New priority.")] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="NAME[:ok|any|failed]|none", help="Begin after this; repeatable.")
+    ] = None,
+    begin_at: Annotated[str | None, typer.Option(metavar="TIME|none", help="Not before this time.")] = None,
+    retries: Annotated[int | None, typer.Option(help="Further attempts of a run that fails.")] = None,
+    retry_pause: Annotated[str | None, typer.Option(metavar="DURATION", help="Pause before each.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change planned launches, also while runs of a sweep go on."""
+    fields: Json = {"at_once": at_once, "priority": priority, "retries": retries}
+    given = {field: value for field, value in fields.items() if value is not None}
+    if after:
+        given["after"] = [] if after == ["none"] else after
+    if begin_at is not None:
+        given["begin_at"] = None if begin_at == "none" else begin_at
+    if retry_pause is not None:
+        given["retry_pause"] = seconds(retry_pause)
+    if not given:
+        raise Problem("nothing to change", code="usage", hint="give --at-once N, --priority N, --after NAME, …")
+    _act(names, "", as_json, **given)
+
+
+def again(names: Names, as_json: options.Json = False) -> None:
+    """Plan ended ones once more, with what never began because of them."""
+    client = connect()
+    for name in names:
+        for made in client.send("POST", ("planned", _find(client, name, ended=True)["id"], "again")):
+            show(made, as_json, said)
+
+
+def _act(names: list[str], what: str, as_json: bool, **body: object) -> None:
+    """Does it to each, goes on after a failure, and fails in the end if one did."""
+    client, failed = connect(), False
+    for name in names:
+        try:
+            path = ("planned", _find(client, name)["id"], *([what] if what else []))
+            done = client.send("POST" if what else "PATCH", path, dict(body))
+        except Problem as problem:
+            if len(names) == 1:
+                raise
+            failed = True
+            note(f"{name}: {problem.line()}")
+        else:
+            show(done, as_json, lambda it: f"{it['name']}: {it['state']}. {it['waits_for']}".rstrip())
+    if failed:
+        raise typer.Exit(1)
+
+
+def _find(client: Client, word: str, *, ended: bool = False) -> Json:
+    """By name, of the newest if several have it, or by id."""
+    if _UUID.fullmatch(word):
+        return client.fetch_one("planned", word.lower())
+    for open_ in ("false", "true") if ended else ("true",):
+        named = client.get("planned/", name=word, open=open_, page_size=1)["results"]
+        if named:
+            return dict(named[0])
+    raise Problem(
+        f"no planned launch {word!r}", code="not_found", hint="gpushare queue --planned lists them", status=404
+    )

@@ -1,0 +1,321 @@
+"""Starts planned launches: when their conditions hold and their whole quota is free, in the memory queue's own order.
+
+What follows from what is decided in scheduler/core/planned/; what is written, and in which transactions, in
+scheduler/store/planned_runs.py. This is the part between: it keeps a little of each open row of this node, hears of
+ends, of memory that comes back and of what people change, and looks again then. A started run is a launch like any
+other: its command is carried out by commands.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from math import inf
+
+from django.db import Error
+
+from scheduler import clock
+from scheduler.core.admission import size
+from scheduler.core.planned import order
+from scheduler.core.planned.conditions import awaited, begins, impossible
+from scheduler.core.planned.order import Candidate, Queue, Start, Started
+from scheduler.core.planned.progress import End, Progress, next_look, next_run
+from scheduler.shared import SharedParts
+from scheduler.store import planned_runs
+from scheduler.store.planned_runs import Never, Plan
+from web.errors import Problem
+from web.logs import ById
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.0  # seconds: whether there is more room, or what runs on another node has ended
+CHECK_EVERY = 3.0  # seconds: people who could have no more running, accounts that were disabled
+AGAIN = 2.0  # seconds until a database is asked again that takes nothing
+SHOWN = 100  # of those that may start: their places and reasons are written
+
+
+class Planner:
+    def __init__(self, shared: SharedParts, launched: Callable[[], None]) -> None:
+        """`launched`: there is a launch command."""
+        self._store, self._broker, self._launched = shared.store, shared.broker, launched
+        self._plans: dict[str, Plan] = {}
+        self._children: dict[str, set[str]] = {}  # parent → those that begin after it
+        self._runs: dict[str, str] = {}  # container that is under way → whose run it is
+        self._started: dict[str, Started] = {}  # the same → what it was promised
+        self._ends: dict[str, End] = {}  # of parents
+        self._over: list[tuple[str, End]] = []  # parents of which it is still to be followed what comes after them
+        self._queue = Queue()
+        self._times: list[tuple[float, str]] = []  # when to look at one again: seconds since 1970
+        self._blocked: dict[str, str] = {}  # person → why they can have no more running now
+        self._shown: dict[str, tuple[int | None, str]] = {}
+        self._woken = asyncio.Event()
+        self._read, self._heard = True, set[str]()
+        self._began, self._checked = False, -inf
+
+    # ---- what is heard, in the loop's thread ----
+
+    def wake(self) -> None:
+        """People have planned or changed something."""
+        self._read = True
+        self._woken.set()
+
+    def ended(self, container: str) -> None:
+        """A container of this node has ended, or its launch was refused."""
+        if container in self._runs or container in self._children:
+            self._heard.add(container)
+            self._woken.set()
+        elif self._blocked or self._queue.known:
+            self._woken.set()
+
+    def changed(self, container: str) -> None:
+        """The memory of one has changed: when its last has come back there may be room."""
+        if self._queue.known and container not in self._broker.live_containers:
+            self._woken.set()
+
+    # ---- the loop ----
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._look()
+            except Error as error:
+                log.error("planned launches wait: the database does not answer: %s", error)
+                self._read, self._began = True, False  # what was heard meanwhile is asked for anew
+                await asyncio.sleep(AGAIN)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause()):
+                    await self._woken.wait()
+
+    def _pause(self) -> float | None:
+        """Seconds until something has to be looked at that nobody tells of; None: nothing has."""
+        if not self._plans:
+            return None
+        due = self._times[0][0] - clock.wall() if self._times else inf
+        return max(0.0, min(LOOK_EVERY, due))
+
+    async def _look(self) -> None:
+        self._woken.clear()
+        if self._read:
+            self._read = False
+            await self._hear_of_changes()
+        await self._hear_of_ends()
+        await self._check()
+        now = clock.wall()
+        while self._times and self._times[0][0] <= now:
+            if (plan := self._plans.get(heapq.heappop(self._times)[1])) is not None:
+                await self._refresh(plan)
+        await self._follow()
+        await self._start_all()
+        await self._show()
+
+    async def _hear_of_changes(self) -> None:
+        """Raises Error."""
+        here, every = self._store.here, not self._began
+        plans, gone = await self._store.write(partial(planned_runs.read, here, every=every))
+        for id_ in {*gone, *(self._plans.keys() - {plan.id for plan in plans} if every else ())}:
+            self._forget(id_)
+        for plan in plans:
+            self._take(plan)
+        parents = {each.parent for plan in plans for each in plan.after} - self._ends.keys()
+        watched = parents | (self._runs.keys() if every else set())
+        await self._take_ends(await self._ends_of(watched))
+        self._began = True
+        for plan in plans:
+            if plan.id in self._plans:
+                await self._refresh(self._plans[plan.id])
+        await self._follow()
+
+    def _take(self, plan: Plan) -> None:
+        if (before := self._plans.get(plan.id)) is not None:
+            plan.ready = before.ready
+            self._leave(before)
+        self._plans[plan.id] = plan
+        for each in plan.after:
+            self._children.setdefault(each.parent, set()).add(plan.id)
+        self._progress(plan, plan.progress)
+
+    def _progress(self, plan: Plan, progress: Progress) -> None:
+        """It stands so from now on."""
+        for attempt in plan.progress.running.values():
+            self._runs.pop(attempt.container, None)
+            self._started.pop(attempt.container, None)
+        plan.progress = progress
+        for attempt in progress.running.values():
+            self._runs[attempt.container] = plan.id
+            self._started[attempt.container] = Started(plan.owner, dict.fromkeys(attempt.gpus, plan.shape.quota))
+
+    def _leave(self, plan: Plan) -> None:
+        for each in plan.after:
+            its = self._children.get(each.parent, set())
+            its.discard(plan.id)
+            if not its:
+                self._children.pop(each.parent, None)
+                self._ends.pop(each.parent, None)
+        self._progress(plan, Progress())
+
+    def _forget(self, id_: str) -> None:
+        self._queue.drop(id_)
+        if (plan := self._plans.pop(id_, None)) is not None:
+            self._leave(plan)
+
+    # ---- ends ----
+
+    async def _hear_of_ends(self) -> None:
+        """Of those told of, and of those that nobody here tells of: on other nodes, or lost."""
+        heard, self._heard = self._heard, set()
+        watched = self._runs.keys() | (self._children.keys() - self._ends.keys() - self._plans.keys())
+        elsewhere = {id_ for id_ in watched if id_ not in self._broker.live_containers}
+        if heard:
+            self._blocked.clear()
+            await self._store.flush()  # what has ended is in the database
+        await self._take_ends(await self._ends_of(heard | elsewhere))
+
+    async def _ends_of(self, ids: Iterable[str]) -> dict[str, End]:
+        ids = set(ids)
+        return await self._store.ask(planned_runs.ends, ids) if ids else {}
+
+    async def _take_ends(self, found: dict[str, End]) -> None:
+        if ours := [(self._runs[id_], id_, end) for id_, end in found.items() if id_ in self._runs]:
+            for id_, (progress, end) in (await self._store.write(planned_runs.record, ours, clock.wall())).items():
+                self._stands(id_, progress, end)
+                if id_ in self._plans:
+                    await self._refresh(self._plans[id_])
+        self._over += [(id_, end) for id_, end in found.items() if id_ in self._children]
+        await self._follow()
+
+    def _stands(self, id_: str, progress: Progress, end: End | None) -> None:
+        """After something was written of it."""
+        if (plan := self._plans.get(id_)) is None:
+            return
+        self._progress(plan, progress)
+        if end is not None:
+            self._forget(id_)
+            self._over.append((id_, end))
+
+    async def _follow(self) -> None:
+        """Those that come after what has ended may begin now, or never; and so on down the chain."""
+        while self._over:
+            parent, end = self._over.pop()
+            if parent in self._children:
+                self._ends[parent] = end
+            for child in list(self._children.get(parent, ())):
+                if (plan := self._plans.get(child)) is not None:
+                    await self._refresh(plan)
+
+    async def _finish(self, plan: Plan, why: str = "") -> None:
+        """Nothing more of it begins."""
+        plan.cancelled = True
+        self._queue.drop(plan.id)
+        self._stands(plan.id, *await self._store.write(planned_runs.finish, plan.id, why))
+
+    async def _check(self) -> None:
+        if clock.monotonic() - self._checked < CHECK_EVERY or not self._plans:
+            return
+        self._checked = clock.monotonic()
+        self._blocked.clear()
+        for id_ in await self._store.ask(planned_runs.disabled, self._store.here):
+            if (plan := self._plans.get(id_)) is not None and not plan.cancelled:
+                await self._finish(plan, "Its owner's account is disabled.")
+        await self._follow()
+
+    # ---- what may start ----
+
+    async def _refresh(self, plan: Plan) -> None:
+        """Whether a run of it may begin now; if not, when to look again."""
+        self._queue.drop(plan.id)
+        if plan.cancelled:
+            if not plan.progress.running:
+                await self._finish(plan)
+            return
+        if why := impossible(plan.after, self._ends) or order.impossible(self._broker.state, plan.shape):
+            await self._finish(plan, why)
+            return
+        now = clock.wall()
+        at = begins(plan.begin_at, plan.held)
+        if awaited(plan.after, self._ends) or at > now:
+            plan.ready = None
+            self._look_at(plan, at)
+            return
+        if plan.ready is None:
+            waited = 0.0 if plan.after else max(0.0, now - max(plan.created_at, at))
+            plan.ready = clock.monotonic() - waited
+        if next_run(plan.progress, plan.count, plan.at_once, now) is None:
+            self._look_at(plan, next_look(plan.progress))
+        else:
+            self._queue.put(Candidate(plan.id, plan.owner, plan.ready, plan.shape, plan.priority, plan.created_at))
+
+    def _look_at(self, plan: Plan, at: float) -> None:
+        if clock.wall() < at < inf:
+            heapq.heappush(self._times, (at, plan.id))
+
+    async def _start_all(self) -> None:
+        """All that may start now. Other work is done between two."""
+        while self._queue.known:
+            state, now = self._broker.state, self._broker.now()
+            start = self._queue.next_start(state, self._started, now, self._blocked)
+            if start is None:
+                break
+            await self._start(start, now)
+
+    async def _start(self, start: Start, now: float) -> None:
+        plan, wall = self._plans[start.candidate.id], clock.wall()
+        if (run := next_run(plan.progress, plan.count, plan.at_once, wall)) is None:
+            self._queue.drop(plan.id)
+            return
+        ask = partial(planned_runs.start, self._store.here, plan.id, run, start.gpus, wall, self._store.require_name)
+        try:
+            made = await self._store.write_by(ask)
+        except Never as never:
+            await self._finish(plan, str(never))
+            await self._follow()
+        except Problem as problem:
+            self._blocked[plan.owner] = problem.message
+        else:
+            if made is None:  # people have changed it meanwhile
+                self._queue.drop(plan.id)
+                self.wake()
+                return
+            container, progress = made
+            log.info("container %s begins as planned", ById(str(container.pk)))
+            self._queue.note(start, now)
+            self._progress(plan, progress)
+            self._launched()
+            await self._refresh(plan)
+
+    # ---- what people are told ----
+
+    async def _show(self) -> None:
+        """The places of the first, and why they wait: what has changed of that."""
+        told = self._told() if self._queue.known else {}
+        new = {id_: its for id_, its in told.items() if self._shown.get(id_) != its}
+        new |= {id_: (None, "") for id_ in self._shown.keys() - told.keys() if id_ in self._plans}
+        self._shown = told
+        if new:
+            await self._store.write(planned_runs.show, new)
+
+    def _told(self) -> dict[str, tuple[int | None, str]]:
+        state, now = self._broker.state, self._broker.now()
+        room = order.rooms(state, self._started)
+        names = self._queue.ranked(state, self._started, now)
+        first = self._queue.in_order(names, SHOWN)
+        return {each.id: (place, self._why(each, room)) for place, each in enumerate(first, 1)}
+
+    def _why(self, each: Candidate, room: dict[str, int]) -> str:
+        if why := self._blocked.get(each.owner):
+            return why
+        shape = each.shape
+        cards = sorted((room[gpu] for gpu in shape.cards(self._broker.state)), reverse=True)
+        there = cards[shape.count - 1] if len(cards) >= shape.count else 0
+        where = "one GPU" if shape.count == 1 else f"{shape.count} GPUs"
+        if there < 0:
+            return (
+                f"Starts when {size(shape.quota)} is free on {where}. Running containers wait for memory and go first."
+            )
+        if there >= shape.quota:
+            return "Starts after those before it."
+        return f"Starts when {size(shape.quota)} is free on {where} (now {size(there)})."
