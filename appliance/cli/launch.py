@@ -98,6 +98,9 @@ def run(
     compute_limit: Annotated[
         str | None, typer.Option(metavar="PERCENT|none", help="Limit of GPU time, also without contention.")
     ] = None,
+    app: Annotated[
+        str | None, typer.Option(metavar="PORT/PATH", help="What gpushare open leads to, such as 8888/lab.")
+    ] = None,
     on_shortage: Annotated[
         bool | None, _option("on_shortage", help="When memory is short: wait, or get an out-of-memory error.")
     ] = None,

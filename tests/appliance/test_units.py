@@ -21,8 +21,12 @@ from tests.support.tables import begin_with_tables
 
 UNITS = ROOT / "packaging" / "systemd"
 SCORES = {  # docs/production.md
-    "gpushare-web": 1.3, "gpushare-door": 1.3, "gpushare-backup": 3.0, "gpushare-scheduler": 6.0, "gpushare": 6.3,
-}  # fmt: skip
+    "gpushare-web": 1.3,
+    "gpushare-door": 1.3,
+    "gpushare-backup": 3.0,
+    "gpushare-scheduler": 6.0,
+    "gpushare": 6.3,
+}
 ANALYZE = shutil.which("systemd-analyze")
 judged = pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze")
 

@@ -31,12 +31,13 @@ SCHEDULERS = {
     "restart",
 }  # fmt: skip
 WEB = {"node", "constraints"}  # where it goes is settled before a scheduler hears of it, or by a placer
+OPENED = {"app"}  # by whoever opens it
 ENGINES = {**{field: field for field in ASKED}, "env": "environment"}  # what an engine calls it
 LIMITS = DefaultLimits(memory=1 << 36, cpus=16, pids=100, swap=True)
 
 
 def test_somebody_sees_to_every_field() -> None:
-    assert SCHEDULERS | WEB | ENGINES.keys() == FIELDS.keys()
+    assert SCHEDULERS | WEB | OPENED | ENGINES.keys() == FIELDS.keys()
 
 
 @pytest.mark.parametrize("field", sorted(ENGINES.keys() - {"image"}))

@@ -19,6 +19,7 @@ GIVEN: dict[str, Any] = {
     "on_shortage": "fail",
     "volumes": ["data:/data:rw", "other:/other:ro"],
     "ports": ["20080:80/tcp", "20053:53/udp"],
+    "app": "8888/lab",
     "ttl_seconds": 1234567.0,
     "max_wait_seconds": 0.5,
     "memory": 8 * 2**30,

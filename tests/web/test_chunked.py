@@ -91,6 +91,8 @@ BODIES: dict[str, Mapping[str, Any]] = {
     "POST planned/{id}/again/": {"nothing": 1},
     "PUT policy/": {"policy": "fifo"},
     "PUT queue/": {"containers": [str(ONE)]},
+    "POST presets/": {"name": "book", "spec": {"image": "local"}},
+    "PUT presets/{id}/": {"name": "book", "spec": {"image": "local"}},
     "POST sign-in/": {"username": "root", "password": PASSWORD, "scope": "read"},
     "POST ssh-keys/": {"key": A_PUBLIC_KEY},
     "POST tokens/": {"scope": "read", "expires_in": 60},

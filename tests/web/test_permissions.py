@@ -19,7 +19,7 @@ from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import A_PUBLIC_KEY, client_for, make_user
 from tests.support.planned import plan
-from web.models import Announcement, Command, Container, Receiver, Rule, Scope, Silence, SshKey, Verification
+from web.models import Announcement, Command, Container, Preset, Receiver, Rule, Scope, Silence, SshKey, Verification
 from web.people import roles, tokens
 from web.people.roles import Role
 from web.services import steering
@@ -134,6 +134,11 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "tokens/", None, ALL),
     ("POST", "tokens/", {}, (401, 201, 201, 403, 201, 201, 201)),
     ("DELETE", "tokens/{token}/", None, (401, 404, 404, 403, 204, 404, 204)),
+    ("GET", "presets/", None, ALL),
+    ("POST", "presets/", {"name": "new", "spec": {"image": "local"}}, made(201)),
+    ("GET", "presets/{preset}/", None, ALL),
+    ("PUT", "presets/{preset}/", {"name": "new", "spec": {"image": "local"}}, ADMINS),
+    ("DELETE", "presets/{preset}/", None, made(204)),
     ("GET", "ssh/", None, ALL),
     ("GET", "ssh-keys/", None, ALL),
     ("POST", "ssh-keys/", {"key": A_PUBLIC_KEY}, (401, 201, 201, 403, 201, 201, 201)),
@@ -159,6 +164,7 @@ def things(gpu, monkeypatch) -> dict[str, Any]:
         "command": Command.objects.create(kind=Command.Kind.PAUSE, container=live, issued_by=owner).pk,
         "token": tokens.make(owner)[0].pk,
         "announcement": Announcement.objects.create(message="x").pk,
+        "preset": Preset.objects.create(name="one", spec={"image": "local"}).pk,
         "ssh_key": SshKey.objects.create(user=owner, kind="ssh-rsa", fingerprint="SHA256:another").pk,
         "planned": plan(owner, "planned").pk,
         "over": plan(owner, "over", ended="ok", finished_at=timezone.now()).pk,

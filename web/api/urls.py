@@ -14,6 +14,7 @@ from web.api import (
     nodes,
     notifying,
     planned,
+    presets,
     queue,
     reports,
     ssh,
@@ -28,6 +29,7 @@ router.register("commands", containers.Commands, basename="command")
 router.register("planned", planned.PlannedLaunches, basename="planned")
 router.register("tokens", tokens.Tokens, basename="token")
 router.register("announcements", booked.Announcements, basename="announcement")
+router.register("presets", presets.Presets, basename="preset")
 router.register("ssh-keys", ssh.SshKeys, basename="ssh-key")
 router.register("notifying/receivers", notifying.Receivers, basename="receiver")
 router.register("notifying/rules", notifying.Rules, basename="rule")

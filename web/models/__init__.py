@@ -17,6 +17,7 @@ from web.models.records import (
     Command,
     Container,
     ContainerQuerySet,
+    Preset,
     large,
 )
 from web.models.relay import RelayOrder
@@ -48,6 +49,7 @@ __all__ = [
     "Notice",
     "PersonShares",
     "Planned",
+    "Preset",
     "Receiver",
     "RelayOrder",
     "Rule",

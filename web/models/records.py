@@ -141,6 +141,7 @@ class Container(models.Model):
     cpus = models.FloatField(null=True, blank=True)
     volumes = models.JSONField(default=list)
     ports = models.JSONField(default=list)
+    app = models.CharField(max_length=200, blank=True, help_text="What is opened of it: a port, perhaps with a path.")
     volume = models.CharField(
         max_length=255, blank=True, help_text="The Docker volume that brings its quota; empty: it was launched here."
     )
@@ -290,6 +291,22 @@ class Container(models.Model):
         No volume of Docker's has a slash in its name.
         """
         return "/" in self.volume
+
+
+class Preset(models.Model):
+    """A launch that an admin has written for others to click: web/services/presets.py."""
+
+    name = models.CharField(max_length=63, unique=True)
+    icon = models.CharField(max_length=8, blank=True, help_text="A sign or two.")
+    text = models.CharField(max_length=500, blank=True)
+    spec = models.JSONField(default=dict, help_text="The body of a launch. {user} in volumes is the owner's name.")
+    changes = models.JSONField(default=list, help_text="Fields that people are offered to change.")
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Claim(models.Model):

@@ -17,18 +17,18 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from web.errors import Problem
 from web.history import peaks
-from web.models import Command, Container, Gpu, Node, Planned
+from web.models import Command, Container, Gpu, Node, Planned, Preset
 from web.pages import launch_form
 from web.pages.frame import person, show
 from web.people import allowances
-from web.people.roles import Deed, may_steer, require
-from web.services import planning, steering
+from web.people.roles import Deed, may_steer, require, rights_of
+from web.services import planning, presets, steering
 from web.services.booked import coming
 from web.services.sharing import price
 from web.sizes import format_size
 from web.spec import constraints, quotas
 from web.spec.planned import PLANNING
-from web.spec.requests import words_of
+from web.spec.requests import FIELDS, words_of
 
 RECENT = 8
 IMAGES = 100
@@ -59,10 +59,64 @@ def launch(request: HttpRequest) -> HttpResponse:
 def _start(request: HttpRequest) -> dict[str, Any]:
     """What the form begins with: an earlier launch, or as little as can be."""
     source = _source(request)
+    if preset := _preset(request):
+        editing = "edit" in request.GET
+        return launch_form.of_spec(preset.spec if editing else presets.launch_of(preset, person(request)))
     earlier = Container.objects.filter(pk=source).first() if source else None
     if earlier is None:
         return {"gpu_count": 1, "on_shortage": "wait"}
     return launch_form.again(earlier, may_steer(person(request), earlier))
+
+
+def _preset(request: HttpRequest) -> Preset | None:
+    """Of which the form is."""
+    number = request.POST.get("preset") or request.GET.get("preset", "")
+    return Preset.objects.filter(pk=int(number)).first() if number.isdecimal() and len(number) < 10 else None
+
+
+@login_required
+@require_POST
+def launch_preset(request: HttpRequest, pk: int) -> HttpResponse:
+    """As it is, without a question."""
+    values: dict[str, Any] = {}
+    try:
+        spec = presets.launch_of(presets.found(pk), person(request))
+        values = launch_form.of_spec(spec)
+        command = steering.wait_for(steering.launch(person(request), spec))
+        steering.settled(command)
+        return redirect("container", command.container_id)
+    except Problem as problem:
+        return _form(request, values, problem)
+
+
+@login_required
+@require_POST
+def save_preset(request: HttpRequest) -> HttpResponse:
+    """The form as a preset: a new one, or that which it was opened for."""
+    try:
+        asked = {name: request.POST.get(f"preset_{name}", "") for name in ("name", "icon", "text")}
+        spec = {name: value for name, value in launch_form.spec_of(request.POST).items() if name != "name"}
+        changes = request.POST.getlist("preset_changes")
+        edited = _preset(request) if request.POST.get("preset_edits") else None
+        presets.save(person(request), {**asked, "spec": spec, "changes": changes}, edited)
+        return redirect("launch")
+    except Problem as problem:
+        field = problem.field.removeprefix("spec.")
+        shown = Problem(problem.code, problem.message, problem.status, field if field in FIELDS else "")
+        return _form(request, launch_form.typed(request.POST), shown)
+
+
+@login_required
+@require_POST
+def remove_preset(request: HttpRequest, pk: int) -> HttpResponse:
+    user = person(request)
+    require(user, Deed.PRESETS)
+    presets.remove(user, presets.found(pk))
+    return render(request, "parts/presets.html", _presets(request))
+
+
+def _presets(request: HttpRequest) -> dict[str, Any]:
+    return {"presets": presets.offered(), "writes_presets": rights_of(person(request)).may(Deed.PRESETS)}
 
 
 def _source(request: HttpRequest) -> UUID | None:
@@ -79,8 +133,17 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
     field = problem.field.split(".")[0] if problem else ""
     recent = _recent(request)
     what = values.get("image"), values.get("command")
+    preset = _preset(request)
+    edits = preset is not None and "edit" in request.GET
+    fields = launch_form.fields()
+    if preset and not edits:
+        for name, each in fields.items():
+            each["fixed"] = name != "name" and name not in preset.changes
     context = {
-        "fields": launch_form.fields(),
+        "fields": fields,
+        "preset": preset,
+        "edits": edits,
+        **_presets(request),
         "gpu_count": GPU_COUNT,
         "values": values,
         "later": any(values.get(name) for name in PLANNING),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
@@ -71,6 +72,16 @@ def again(container: Container, private: bool) -> dict[str, Any]:
     """The fields that would launch this container again. Command and environment only for who may see them."""
     asked = {name: text_of(name, value) for name, value in asked_for(container, private).items()}
     return asked | {"gpus": container.gpu_uuids, "gpu_count": container.gpu_count}
+
+
+def of_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that would launch this body."""
+    asked = {
+        name: value if isinstance(value, str) and name != "command" else text_of(name, value)
+        for name, value in spec.items()
+    }
+    gpus = spec.get("gpus", 1)
+    return asked | {"gpus": gpus if isinstance(gpus, list) else [], "gpu_count": 1 if isinstance(gpus, list) else gpus}
 
 
 def typed(form: QueryDict) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Deed(Enum):
     SET_POLICY = "set the policy"
     SET_COMPUTE = "say how containers share a GPU"
     MANAGE_NODES = "invite, drain, label and remove nodes"
+    PRESETS = "write presets"
     READ_AUDIT = "read the audit log"
     NOTIFY = "say who is told of what"
     ANNOUNCE = "announce maintenance"
@@ -113,6 +114,7 @@ NEEDS: Mapping[Deed, Role] = {
     Deed.SET_POLICY: Role.ADMIN,
     Deed.SET_COMPUTE: Role.ADMIN,
     Deed.MANAGE_NODES: Role.ADMIN,
+    Deed.PRESETS: Role.ADMIN,
     Deed.READ_AUDIT: Role.ADMIN,
     Deed.NOTIFY: Role.ADMIN,
     Deed.ANNOUNCE: Role.ADMIN,

@@ -29,6 +29,8 @@ _IMAGE = r"\A[a-zA-Z0-9][a-zA-Z0-9._/:@-]*\Z"
 _USER = re.compile(r"([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,31})(:([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,31}))?")
 _NUMBER = re.compile(r"(?<![^:])[0-9]+(?![^:])")  # not within a name
 LARGEST_USER = 2**31 - 1  # runc takes no larger one
+_APP = r"\A[0-9]{1,5}(/[A-Za-z0-9._~-]+)*/?\Z"
+HIGHEST_PORT = 65535
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _MIB = 2**20
 _OR_NULL: dict[str, Any] = {"required": False, "allow_null": True, "default": None}
@@ -212,6 +214,15 @@ class LaunchSpec(StrictSerializer):
         check_volume, required=False, default=list, label="Volumes", help_text="name:/data or /srv/data:/data:ro"
     )
     ports = ItemsField(check_port, required=False, default=list, label="Ports", help_text="20080:80 or 20053:53/udp")
+    app = StrictText(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=200,
+        validators=[RegexValidator(_APP, "This is not a port, perhaps with a path, such as 8888/lab.")],
+        label="Application",
+        help_text="Port and page that gpushare open leads to, such as 8888/lab",
+    )
     ttl_seconds = StrictNumber(
         min_value=1, max_value=LONGEST_SECONDS, label="End it after (seconds)", help_text="Empty: never", **_OR_NULL
     )
@@ -283,6 +294,11 @@ class LaunchSpec(StrictSerializer):
             raise serializers.ValidationError(
                 "A name has letters, digits, dots, dashes and underscores, and begins with a letter or a digit."
             )
+        return value
+
+    def validate_app(self, value: str) -> str:
+        if value and not 0 < int(value.partition("/")[0]) <= HIGHEST_PORT:
+            raise serializers.ValidationError(f"A port is 1 to {HIGHEST_PORT}.")
         return value
 
     def validate_restart(self, value: str) -> str:

@@ -70,9 +70,7 @@ def ssh_config(as_json: options.Json = False) -> None:
     client = connect()
     told = client.get("ssh/")
     if told["port"] is None:
-        raise Problem(
-            "there is no ssh here", code="no_ssh", hint="an admin sets GPUSHARE_SSH; use `gpushare exec`"
-        )
+        raise Problem("there is no ssh here", code="no_ssh", hint="an admin sets GPUSHARE_SSH; use `gpushare exec`")
     host = urlsplit(client.url).hostname or "localhost"
     mine = client.get("me/")["username"]
     found = [

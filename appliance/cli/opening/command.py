@@ -16,7 +16,10 @@ LABEL = 63  # characters of one part of a host name
 
 def open_(
     container: options.Container,
-    port: Annotated[int, typer.Argument(metavar="[PORT]", help="Default: the only port that listens.", max=65535)] = 0,
+    port: Annotated[
+        int,
+        typer.Argument(metavar="[PORT]", help="Default: its own, or the only one that listens.", max=65535),
+    ] = 0,
     local_port: Annotated[
         int, typer.Option(metavar="PORT", help="Port on this machine; default: a free one.", max=65535)
     ] = 0,
@@ -31,6 +34,9 @@ def open_(
 
     client = options.connect()
     found = client.container(container)
+    known, _, page = found.get("app", "").partition("/")
+    if port in (0, int(known or 0)):
+        port, path = int(known or 0), page if path == "/" else path
 
     def tell(address: str) -> None:
         show({"url": address}, as_json, lambda it: it["url"])

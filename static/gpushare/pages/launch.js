@@ -1,4 +1,5 @@
 // The launch form: where it would stand on each GPU now, a quota from measured peaks, and the same launch as a command.
+import "../parts/confirm.js";
 import { bytesOf, make, mark, size, t } from "../parts/format.js";
 import { live } from "../parts/live.js";
 import { atRest } from "../parts/press.js";
