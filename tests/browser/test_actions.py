@@ -94,7 +94,7 @@ def test_many_are_paused_at_once(site, open_as):
         page.get_by_label("Select all shown").check()
         expect(page.locator("#bulk-count")).to_have_text("3 selected")
         page.locator("#bulk").get_by_role("button", name="Pause").click()
-        expect(page.locator(".toast.good")).to_contain_text("3 done.")
+        expect(page.locator(".toast.good")).to_contain_text("3 containers paused.")
         for container in made:
             expect(row(page, container)).to_have_attribute("data-state", "paused")
 

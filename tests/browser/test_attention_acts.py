@@ -71,7 +71,7 @@ def test_all_that_a_person_has_of_one_kind_are_ended_in_one_go_with_a_word_for_t
     dialog.get_by_role("textbox").fill("the machine is needed")
     with answering(obey):
         dialog.get_by_role("button", name="Kill 2").click()
-        expect(page.locator(".toast")).to_contain_text("2 done.")
+        expect(page.locator(".toast")).to_contain_text("2 containers killed.")
     killed = Command.objects.filter(kind="kill")
     assert {command.container.name for command in killed} == {"stands", "idles"}
     assert {command.note for command in killed} == {"the machine is needed"}
@@ -86,7 +86,7 @@ def test_what_is_offered_for_all_is_what_each_of_them_can_take(waiting, open_as)
     expect(page.get_by_role("dialog")).to_contain_text("3 GiB of GPU memory go to host memory")
     with answering(obey):
         page.get_by_role("dialog").get_by_role("button", name="Free the memory").click()
-        expect(page.locator(".toast")).to_contain_text("2 done.")
+        expect(page.locator(".toast")).to_contain_text("2 containers paused, their memory freed.")
     asked = Command.objects.filter(kind="pause")
     assert [command.arguments["free_memory"] for command in asked] == [True, True]
     expect(bobs.get_by_role("button")).to_have_text(["Resume all 2", "Free the memory of all 2", "Kill all 2"])

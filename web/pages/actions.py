@@ -25,12 +25,21 @@ ACTIONS: dict[str, Action] = {
     "free": lambda user, container, given: steering.pause(user, container, note=given["note"], free_memory=True),
     "resume": lambda user, container, given: steering.resume(user, container, note=given["note"]),
     "kill": lambda user, container, given: steering.kill(user, container, note=given["note"]),
+    "stop": lambda user, container, given: steering.kill(user, container, GRACE, note=given["note"]),
     "first": lambda user, container, given: steering.reorder(user, [container.pk]),
     "remove": lambda user, container, given: steering.remove(user, container),
     "change": lambda user, container, given: steering.change(user, container, **_changes(given)),
 }
 NO_LIMIT = ("compute_limit", "none")
-TOGETHER = ("pause", "free", "resume", "kill")  # what can be done to many at once
+GRACE = 10.0  # seconds in which a container that is stopped may end by itself
+# What can be done to many at once, and what is told of it then.
+TOGETHER = {
+    "pause": "paused",
+    "free": "paused, their memory freed",
+    "resume": "resumed",
+    "kill": "killed",
+    "stop": "stopped",
+}
 
 
 @login_required
@@ -63,7 +72,7 @@ def act_on_many(request: HttpRequest) -> HttpResponse:
         try:
             commands.append(ACTIONS[action](person(request), container, _given(request)))
         except Problem as problem:
-            refused.append(problem.message)
+            refused.append(f"{container.name}: {problem.message}")
         except DatabaseError:  # those before it were asked: the answer is to tell of them
             refused.append("The database is busy, full or away.")
     done = pending = 0
@@ -75,7 +84,7 @@ def act_on_many(request: HttpRequest) -> HttpResponse:
                 pending += 1
         except Problem as problem:
             refused.append(problem.message)
-    words = [f"{done} done."]
+    words = [f"{done} container{'s' * (done != 1)} {TOGETHER[action]}."]
     if pending:
         words.append(f"{pending} not answered yet.")
     if refused:

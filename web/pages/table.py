@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.paginator import Paginator
-from django.db.models import Max, Q, QuerySet, Sum
+from django.db.models import Case, Max, Q, QuerySet, Sum, When
 from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
@@ -41,7 +41,7 @@ COLUMNS: dict[str, tuple[str, str]] = {  # name → label, what it sorts by
     "suspended": ("Suspended", "suspended_since"),
     "age": ("Age", "created_at"),
 }
-NEWEST_FIRST = "age"  # by age: the youngest first
+BY_PLACE = ""  # holders by size, then who waits by place in the queue, then what has ended
 
 
 @dataclass
@@ -50,7 +50,8 @@ class Page:
 
     q: str
     state: str
-    mine: bool
+    owner: str  # containers of this person alone
+    mine: bool  # who is whoever asks
     sort: str
     number: int
     pages: int
@@ -59,6 +60,7 @@ class Page:
     filtered: bool
     may_act: bool
     may_launch: bool
+    owners: Sequence[str] = ()  # to choose from
     node: str = ""  # containers of this one alone
     nodes: Sequence[str] = ()  # to choose from, where there are several
     namespace: str = ""  # containers of this one alone
@@ -80,15 +82,17 @@ class Page:
 
 def page(user: User, query: QueryDict) -> Page:
     """The page that `query` asks for. Nonsense in it is ignored: an address typed by hand still shows a table."""
-    q, state, mine = query.get("q", "").strip()[:100], query.get("state", ""), query.get("mine") == "1"
+    q, state = query.get("q", "").strip()[:100], query.get("state", "")
+    me = user.get_username()
+    owner = query.get("owner", "")[:150] or (me if query.get("mine") == "1" else "")
     sort = query.get("sort", "")
-    sort = sort if sort.removeprefix("-") in COLUMNS else NEWEST_FIRST
+    sort = sort if sort.removeprefix("-") in COLUMNS else BY_PLACE
     hosts = list(Node.objects.listed().order_by("name").only("name", "seen_at"))
     nodes = [host.name for host in hosts] if len(hosts) > 1 else []
     away = {host.name for host in hosts if not host.is_alive()}
     node = query.get("node", "") if query.get("node") in nodes else ""
     namespace = query.get("namespace", "")[:63]
-    found = _found(user, q, state, mine)
+    found = _found(q, state, owner)
     if node:
         found = found.filter(node__name=node)
     if namespace:
@@ -98,10 +102,11 @@ def page(user: User, query: QueryDict) -> Page:
     rights = rights_of(user)
     items = [_item(container, rights, away) for container in chosen.object_list]
     return Page(
-        q, state, mine, sort, chosen.number, paginator.num_pages, paginator.count, items,
-        filtered=bool(q or state or mine or node or namespace),
+        q, state, owner, owner == me, sort, chosen.number, paginator.num_pages, paginator.count, items,
+        filtered=bool(q or state or owner or node or namespace),
         may_act=any(item["may_act"] for item in items),
         may_launch=rights.may(Deed.LAUNCH),
+        owners=_owners(me, owner),
         node=node,
         nodes=nodes,
         namespace=namespace,
@@ -115,13 +120,23 @@ def _namespaces(chosen: str) -> list[str]:
     return sorted({*living.values_list("namespace", flat=True).distinct(), *([chosen] if chosen else [])})
 
 
-def _found(user: User, q: str, state: str, mine: bool) -> ContainerQuerySet:
+def _owners(me: str, chosen: str) -> list[str]:
+    """Whoever has a container that lives, whoever asks, and who was chosen."""
+    living = Container.objects.live().order_by().values_list("owner__username", flat=True)
+    return sorted({me, *living.distinct(), *([chosen] if chosen else [])})
+
+
+def _found(q: str, state: str, owner: str) -> ContainerQuerySet:
     # Who asks for failures wants those that were removed since, and launches that were refused, too.
     listed = Container.objects.all() if state in ENDED else Container.objects.listed()
     found = listed.whole().defer(*large())
-    if mine:
-        found = found.filter(owner=user)
-    if q:
+    if owner:
+        found = found.filter(owner__username=owner)
+    if (
+        q and found.filter(owner__username__iexact=q).exists()
+    ):  # a whole name means that person, not "adapter" for "ada"
+        found = found.filter(Q(owner__username__iexact=q) | Q(name__iexact=q))
+    elif q:
         found = found.filter(
             Q(name__icontains=q) | Q(owner__username__icontains=q) | Q(image__icontains=q) | Q(namespace__icontains=q)
         )
@@ -135,6 +150,12 @@ def _found(user: User, q: str, state: str, mine: bool) -> ContainerQuerySet:
 def _sorted(found: QuerySet[Container], sort: str) -> QuerySet[Container]:
     name, down = sort.removeprefix("-"), sort.startswith("-")
     match name:
+        case "":
+            where = Case(
+                When(finished_at__isnull=False, then=2), When(suspended_since__isnull=False, then=1), default=0
+            )
+            found = found.annotate(where=where, used=Coalesce(Sum("claims__used"), 0))
+            return found.order_by("where", ordered("queue_position"), "-used", "-created_at")
         case "memory":
             found, by = found.annotate(used=Coalesce(Sum("claims__used"), 0)), "used"
         case "gpu":

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import template
+from django.urls import NoReverseMatch, reverse
+from django.utils.html import format_html
 
 from web import sizes
 from web.sizes import format_size
@@ -17,6 +19,15 @@ register = template.Library()
 def size(count: int | None) -> str:
     """1610612736 → "1.5 GiB"."""
     return format_size(count or 0)
+
+
+@register.filter
+def person(name: str) -> str:
+    """A user name as a link to that person's page; as text where no address can hold it."""
+    try:
+        return format_html('<a href="{}">{}</a>', reverse("person", args=[name]), name)
+    except NoReverseMatch:
+        return name
 
 
 @register.filter

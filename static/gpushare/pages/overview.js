@@ -1,5 +1,6 @@
 // The overview: what needs somebody, a bar for each GPU, totals, and the queue, drawn from the live feed.
 import { showAttention } from "../parts/attention.js";
+import { showPeople } from "../parts/byperson.js";
 import { part, showBand } from "../parts/computing.js";
 import { make, mark, size, sum, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
@@ -288,6 +289,7 @@ function show() {
   showTotals();
   showQueue();
   showAttention();
+  showPeople();
 }
 
 let asked = false;

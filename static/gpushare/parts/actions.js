@@ -12,7 +12,7 @@ const STAYS = 7500;
 document.getElementById("ask-no").addEventListener("click", () => dialog.close("no"));
 
 /** Asks in the dialog; resolves to the note given, or null if the answer is no. */
-export function ask({ title, text, yes, danger = false, note = true }) {
+export function ask({ title, text, yes, danger = false, note = true, names = [] }) {
   for (const [id, value] of [
     ["ask-title", title],
     ["ask-text", text],
@@ -20,6 +20,9 @@ export function ask({ title, text, yes, danger = false, note = true }) {
   ]) {
     document.getElementById(id).textContent = value;
   }
+  const list = document.getElementById("ask-names");
+  list.hidden = names.length === 0;
+  list.replaceChildren(...names.map((name) => make("li", {}, name)));
   const input = document.getElementById("ask-note");
   input.value = "";
   input.hidden = dialog.querySelector("label").hidden = !note;
@@ -118,24 +121,42 @@ const selected = () =>
     .filter((box) => box.checkVisibility({ visibilityProperty: true }))
     .map((box) => box.value);
 
+/** Of these containers the names, and whose they are. */
+function namesOf(ids) {
+  return ids.map((id) => live.state.containers[id]).map((each) => (each ? `${each.name} · ${each.owner}` : "–"));
+}
+
 /** What is asked before an action on several; nothing for one that can be taken back. */
 function questionOfMany(action, ids, rates) {
   const count = ids.length;
-  if (action === "kill") {
+  const names = namesOf(ids);
+  if (action === "kill" || action === "stop") {
     return {
-      title: t("kill_many_title", { count }),
-      text: t("kill_many_text"),
-      yes: t("kill_many_yes", { count }),
+      title: t(`${action}_many_title`, { count }),
+      text: t(`${action}_many_text`),
+      yes: t(`${action}_many_yes`, { count }),
       danger: true,
+      names,
     };
   }
   if (action !== "free") return null;
-  return { title: t("free_many_title", { count }), text: freeing(ids, rates), yes: t("many_free", { count }) };
+  return { title: t("free_many_title", { count }), text: freeing(ids, rates), yes: t("many_free", { count }), names };
+}
+
+/** All that this person has now. */
+function livingOf(owner) {
+  return Object.entries(live.state.containers)
+    .filter(([, each]) => each.owner === owner && each.finished_at === null)
+    .map(([id]) => id);
 }
 
 async function many(button) {
-  const ids = button.dataset.ids?.split(" ") ?? selected();
-  const action = button.dataset.bulk;
+  const { owner, bulk: action } = button.dataset;
+  const ids = owner ? livingOf(owner) : (button.dataset.ids?.split(" ") ?? selected());
+  if (ids.length === 0) {
+    toast("note", t("nothing_to_stop"));
+    return;
+  }
   const values = {};
   const asked = questionOfMany(action, ids, button.dataset);
   if (asked) {
@@ -150,6 +171,7 @@ async function many(button) {
     .ajax("POST", button.dataset.url, { target: toasts, swap: "beforeend", values: { ...values, id: ids, action } })
     .catch(() => {});
   sign.remove();
+  document.dispatchEvent(new Event("acted"));
   button.disabled = false;
   button.removeAttribute("aria-busy");
 }

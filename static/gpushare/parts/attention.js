@@ -3,7 +3,7 @@ import { duration, local, make, now, t } from "./format.js";
 import { keyed, put } from "./keyed.js";
 import { live } from "./live.js";
 import "./copy.js";
-import { pageOf } from "./waiting.js";
+import { pageOf, personOf } from "./waiting.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -57,7 +57,7 @@ function newLine({ container, some }) {
     "li",
     container && !some ? { "data-id": container } : {},
     what,
-    make("span", { class: "faint" }),
+    make("a", { class: "faint" }),
     make("time", { class: "faint" }),
     make("span", { class: "acts" }),
     make("ul", { class: "hung" }),
@@ -69,7 +69,10 @@ function showLine(line, item) {
   const [what, whose, time, acts, beneath] = line.children;
   const message = local(item.message);
   whose.hidden = !because;
-  if (because) put(whose, person);
+  if (because) {
+    put(whose, person);
+    whose.href = personOf(person);
+  }
   beneath.hidden = hung.length === 0;
   keyed(beneath, hung, ({ key }) => key, newLine, showLine);
   const [, name, rest] = message.match(/^("[^"]*")?(.*)$/s);
@@ -153,8 +156,10 @@ export function showAttention() {
     ([person]) => `of ${person}`,
     () => make("li", {}, make("h3"), make("ul")),
     (element, [person, lines]) => {
-      put(element.firstElementChild, person || t("of_the_host"));
-      element.firstElementChild.title = person;
+      const title = element.firstElementChild;
+      title.title = person;
+      if (!person) put(title, t("of_the_host"));
+      else if (!title.firstElementChild) title.append(make("a", { href: personOf(person) }, person));
       keyed(element.lastElementChild, lines, ({ key }) => key, newLine, showLine);
     },
   );

@@ -1,6 +1,6 @@
 // Waits and kills on the replay: a strip beneath the chart, lines through it, and the same as a list that leads there.
 import { duration, make, stamp, t } from "./format.js";
-import { pageOf } from "./waiting.js";
+import { pageOf, personOf } from "./waiting.js";
 
 const ROWS = 4; // lines of the strip: waits at one time stand below each other, as far as there is room
 
@@ -36,7 +36,7 @@ export function showMarks(marks, { first, last, over, waits }, go) {
         there,
         make("span", { class: kind }, words),
         make("a", { href: pageOf(id), title: name }, name),
-        make("span", { class: "faint" }, owner),
+        make("a", { class: "faint", href: personOf(owner) }, owner),
       );
     }),
   );

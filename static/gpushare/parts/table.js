@@ -110,10 +110,21 @@ if (rows) {
     else if ("clear" in button.dataset) {
       filters.reset();
       choose("state", "all");
-      filters.elements.mine.checked = false;
-      for (const name of ["q", "node", "namespace"]) if (filters.elements[name]) choose(name, "");
+      choose("q", "");
+      for (const select of filters.querySelectorAll("select:not(#state)")) select.value = "";
     } else return;
     htmx.trigger(filters, "refresh");
+  });
+
+  /** What is chosen stands in the address: it can be sent, and is there after a reload. */
+  filters.addEventListener("htmx:afterRequest", () => {
+    if (!("address" in filters.dataset)) return;
+    const chosen = new URL(location.href);
+    for (const [name, value] of new FormData(filters)) {
+      if (value && !(name === "page" && value === "1")) chosen.searchParams.set(name, value);
+      else chosen.searchParams.delete(name);
+    }
+    history.replaceState(history.state, "", chosen);
   });
 
   // ---- selection ----
@@ -138,6 +149,12 @@ if (rows) {
     }
     picked.clear();
     for (const box of rows.querySelectorAll('input[name="id"]:checked')) picked.add(box.value);
+    showPicked();
+  });
+
+  document.addEventListener("acted", () => {
+    picked.clear();
+    for (const box of rows.querySelectorAll('input[name="id"]:checked')) box.checked = false;
     showPicked();
   });
 

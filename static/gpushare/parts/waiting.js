@@ -5,6 +5,7 @@ import { live } from "./live.js";
 
 const here = new URL(document.body.dataset.base, location.href);
 export const pageOf = (id) => new URL(`containers/${id}/`, here).pathname;
+export const personOf = (name) => new URL(`people/${encodeURIComponent(name)}/`, here).pathname;
 
 /** As the scheduler orders them; those it has not numbered yet stand at the end, the longest waiting first. */
 export function waiting() {
@@ -38,12 +39,13 @@ export function awaited({ gpus }) {
   return (some.length ? some : all).map(([uuid]) => uuid).sort((a, b) => indexOf(a) - indexOf(b));
 }
 
-/** Whose it is, at which node if there are several, and for which GPUs it waits where that is not just the one `under`. */
-function who(container, under) {
+/** Before its owner: at which node it is if there are several, and for which GPUs it waits where that is not just the one `under`. */
+function where(container, under) {
   const some = awaited(container);
   const indices = some.length === 1 && some[0] === under ? [] : some.map(indexOf).filter(Number.isFinite);
-  const where = Object.keys(live.state.nodes).length > 1 ? [container.node] : [];
-  return [...where, ...(indices.length ? [`GPU ${indices.join(", ")}`] : []), container.owner].join(" · ");
+  const node = Object.keys(live.state.nodes).length > 1 ? [container.node] : [];
+  const told = [...node, ...(indices.length ? [`GPU ${indices.join(", ")}`] : [])].join(" · ");
+  return told && `${told} · `;
 }
 
 /** `queue`: those to be shown; `whole`: all that wait, whose places are told; `under`: the GPU that the list is of. */
@@ -53,14 +55,14 @@ export function showWaiting(list, queue, { whole = queue, under = null, extra = 
     list,
     queue,
     ([id]) => id,
-    ([id]) =>
+    ([id, { owner }]) =>
       make(
         "li",
         {},
         make("span", { class: "place" }),
         make("span", { class: "name" }, make("span", { class: "mark" }), make("a", { href: pageOf(id) })),
         make("time", { class: "faint" }),
-        make("span", { class: "whose" }),
+        make("span", { class: "whose" }, document.createTextNode(""), make("a", { href: personOf(owner) }, owner)),
         make("span", { class: "why" }),
         ...extra(id),
       ),
@@ -73,7 +75,8 @@ export function showWaiting(list, queue, { whole = queue, under = null, extra = 
       const begun = container.suspended_since ?? container.created_at;
       since.dataset.since = begun;
       put(since, duration(now() - begun));
-      put(whose, who(container, under));
+      const told = where(container, under);
+      if (whose.firstChild.data !== told) whose.firstChild.data = told;
       whose.title = container.owner;
       put(why, local(container.queue_reason));
       why.title = why.textContent;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
@@ -13,17 +14,19 @@ from django.core.paginator import Paginator
 from django.db.models import Count, Q, Sum
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from web.errors import Problem
-from web.history.reports import gib_hours_of_week
-from web.models import Claim, Container, Token
+from web.errors import Problem, forbidden
+from web.history import reports
+from web.models import Claim, Container, Token, Usage
+from web.pages import table
 from web.pages.frame import person, show
 from web.pages.people import limits
 from web.people import accounts, granting, groups, passwords, shares
-from web.people.roles import Deed, Role, groups_besides_role, is_role, require, role_held, role_of
+from web.people.roles import Deed, Rights, Role, groups_besides_role, is_role, require, rights_of, role_held, role_of
 from web.spec import mounts
 
 PER_PAGE = 50
@@ -93,14 +96,28 @@ def people(request: HttpRequest) -> HttpResponse:
     return show(request, "people/people.html", context, status=problem.status if problem else 200)
 
 
-@managed
+@never_cache
+@login_required
+@require_http_methods(["GET", "POST"])
+@sensitive_post_parameters()
 def one(request: HttpRequest, username: str) -> HttpResponse:
-    """An account. POST changes it (`do`: account, active, password, shares, forgive, allowance or
-    no-allowance)."""
+    """A person: containers, usage and share, for everybody who may look; limits, for themselves and admins.
+
+    Admins change the account here: POST (`do`: account, active, password, shares, forgive, allowance or no-allowance).
+    """
     user = User.objects.filter(username=username).first()
+    actor, problem = person(request), None
+    rights = rights_of(actor)
+    if not rights.may(Deed.MANAGE):
+        if request.method == "POST":
+            refused = forbidden("Only an admin may manage people.")
+            return show(request, "people/not_yours.html", {"problem": refused}, 403)
+        # Whoever has no container is no other's business.
+        if user is None or (user != actor and not user.containers.exists()):
+            raise Http404
+        return show(request, "people/person.html", _standing(rights, user))
     if user is None:
         raise Http404
-    actor, problem = person(request), None
     if request.method == "POST":
         try:
             told = _do(actor, user, request.POST)
@@ -110,27 +127,42 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
             problem = refused
     user.refresh_from_db()
     typed = request.POST if problem else None
-    context = {
-        "who": user,
+    context = _standing(rights, user) | {
+        "manages": True,
         "role": role_of(user),
         "roles": _roles(),
         "groups": Group.objects.exclude(name__in=[role.group for role in Role]).order_by("name"),
         "in_groups": groups_besides_role(user),
         "place": passwords.place(user),
         "by_directory": accounts.by_directory(user),
-        "limits": limits.in_force(user, limits.usage(user, gib_hours_of_week(user))),
         "allowance": granting.of(user),
         "fields": limits.fields(granting.of(user), typed if typed and typed.get("do") == "allowance" else None),
         "fair": typed if typed and typed.get("do") == "shares" else limits.told_shares(user),
         "share_groups": shares.groups_with_shares(user),
-        "roots": mounts.roots_of(username),
         "tokens": Token.objects.filter(user=user).count(),
-        "containers": Container.objects.live().filter(owner=user).count(),
         "problem": problem,
         "typed": typed or {},
         "did": request.POST.get("do", ""),
     }
     return show(request, "people/person.html", context, status=problem.status if problem else 200)
+
+
+def _standing(rights: Rights, user: User) -> dict[str, Any]:
+    """What somebody has and used, as far as whoever has these `rights` may know."""
+    name, now = user.get_username(), timezone.now()
+    week = reports.report(now - reports.WEEK, now, "user", name).total.as_dict()
+    own = rights.user == user
+    context: dict[str, Any] = {
+        "who": user,
+        "page": table.page(rights.user, QueryDict(urlencode({"owner": name}))),
+        "week": week,
+        "standing": Usage.objects.filter(person=name).order_by("-at").first(),
+        "may_stop": rights.may(Deed.STEER_ALL) or (own and rights.may(Deed.LAUNCH)),
+    }
+    if own or rights.may(Deed.MANAGE):
+        context["limits"] = limits.in_force(user, limits.usage(user, week["vram_gib_hours"]))
+        context["roots"] = mounts.roots_of(name)
+    return context
 
 
 @managed
