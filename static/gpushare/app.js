@@ -16,9 +16,11 @@ function tell(banner, text) {
 
 function showConnection() {
   const connection = byId("connection");
-  connection.dataset.state = live.fresh ? "live" : live.ever ? "lost" : "connecting";
-  connection.firstElementChild.textContent = t(live.fresh ? "live" : live.ever ? "lost" : "connecting");
   const { node } = live.state;
+  // What the server says is not live either while nobody measures.
+  const state = !live.ever ? "connecting" : !live.fresh ? "lost" : node.alive ? "live" : "away";
+  connection.dataset.state = state;
+  connection.firstElementChild.textContent = t(state);
   document.body.classList.toggle("stale", live.ever && (!live.fresh || !node.alive));
   showAges();
 }

@@ -108,6 +108,7 @@ def test_a_silent_scheduler_is_told(site, open_as):
     expect(page.locator("#banner-scheduler")).to_be_hidden()
     rows.node(seen_at=rows.ago(60))
     expect(page.locator("#banner-scheduler")).to_contain_text("does not answer")
+    expect(page.locator("#connection")).to_have_text("Scheduler away")  # and no more "Live"
 
 
 def test_an_engine_that_is_away_is_told(site, open_as):

@@ -160,3 +160,12 @@ def test_a_made_up_address_does_not_help(settings):
     body = {"username": "bob", "password": "right"}
     answers = [APIClient().post(URL, body, format="json", headers={"X-Forwarded-For": f"10.0.0.{n}"}) for n in range(3)]
     assert [answer.status_code for answer in answers] == [201, 201, 429]
+
+
+@pytest.mark.parametrize("path", ["/containers/rows/", "/people/ada/", "/"])
+def test_a_part_of_a_page_that_is_asked_for_after_the_session_has_ended_leads_to_the_sign_in(db, path):
+    """Its redirect was followed unseen, and drew the sign-in page into the panel."""
+    part = Client().get(path, headers={"HX-Request": "true"})
+    assert (part.status_code, part.headers["HX-Refresh"], part.content) == (401, "true", b"")
+    whole = Client().get(path)
+    assert (whole.status_code, whole.headers["Location"]) == (302, f"/login/?next={path}")

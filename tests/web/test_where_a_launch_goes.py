@@ -187,3 +187,15 @@ def test_the_container_s_page_says_why_it_is_there(ada, nodes) -> None:
     browser.force_login(ada)
     page = browser.get(f"/containers/{made.pk}/").content.decode()
     assert made.node_reason in page
+
+
+def test_the_launch_form_says_which_node_takes_no_launches(ada, nodes) -> None:
+    Node.objects.filter(name="b").update(drained_at=timezone.now())
+    Node.objects.filter(name="c").update(seen_at=timezone.now() - timedelta(minutes=1))
+    browser = Client()
+    browser.force_login(ada)
+    for address in ("/launch/", "/launch/cards/"):
+        text = browser.get(address).content.decode()
+        assert "b takes no new containers: it is drained since" in text
+        assert "c takes no new containers: its scheduler is away." in text
+    assert "takes no new" not in browser.get("/launch/cards/?node=a").content.decode()

@@ -70,6 +70,22 @@ def keep_budgets(get_response: Respond) -> Respond:
     return respond
 
 
+def redirect_signed_out(get_response: Respond) -> Respond:
+    """A part of a page that is asked for after the session has ended reloads the page, which leads to the sign-in.
+
+    The redirect itself would be followed without being seen, and draw the sign-in page into a panel.
+    """
+
+    def respond(request: HttpRequest) -> HttpResponseBase:
+        response = get_response(request)
+        to_sign_in = response.headers.get("Location", "").split("?")[0] == reverse("login")
+        if response.status_code == 302 and to_sign_in and "HX-Request" in request.headers:
+            return HttpResponse(status=401, headers={"HX-Refresh": "true"})
+        return response
+
+    return respond
+
+
 def _spend(request: HttpRequest, *, signs_in: bool) -> None:
     """Counts this request in the budgets of whoever sends it. Raises Problem if one is used up."""
     user = user_of(request)

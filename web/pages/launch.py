@@ -163,16 +163,17 @@ def _cards(node: str) -> dict[str, Any]:
     """What there is to choose from. Of several nodes those of one, once that is chosen: there may be thousands."""
     nodes = list(Node.objects.listed().order_by("name"))
     present = Gpu.objects.filter(present=True)
+    closed = [each for each in nodes if not each.takes_launches and node in ("", each.name)]
     if len(nodes) < 2:
-        return {"nodes": [], "gpus": present}
-    return {"nodes": nodes, "node": node, "gpus": present.filter(node__name=node)}
+        return {"nodes": [], "gpus": present, "closed": closed}
+    return {"nodes": nodes, "node": node, "gpus": present.filter(node__name=node), "closed": closed}
 
 
 @login_required
 @require_GET
 def cards(request: HttpRequest) -> HttpResponse:
     """The GPUs of ?node=, to choose from."""
-    context = _cards(request.GET.get("node", "")) | {"values": {"gpu_count": 1}, "gpu_count": GPU_COUNT}
+    context = _cards(request.GET.get("node", "")) | {"values": {"gpu_count": 1}, "errors": {}, "gpu_count": GPU_COUNT}
     return render(request, "parts/cards.html", context)
 
 
