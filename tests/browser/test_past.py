@@ -60,7 +60,7 @@ def test_a_report_is_grouped_shown_and_taken_away_as_csv(used, open_as, shot):
     assert re.fullmatch(r"gpushare-image-\d{4}-\d\d-\d\d-\d{4}-\d\d-\d\d\.csv", download.value.suggested_filename)
     with download.value.path().open() as file:
         found = list(csv.DictReader(file))
-    assert [row["group"] for row in found][:2] == ["image-of-ann", "image-of-bob"]
+    assert [row["image"] for row in found] == ["image-of-ann", "image-of-bob"]
     page.emulate_media(media="print")
     expect(page.locator("header.top")).to_be_hidden()
     expect(page.locator("#range")).to_be_hidden()

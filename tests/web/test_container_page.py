@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import make_container
@@ -20,3 +21,29 @@ def test_whatever_has_happened_to_it_is_told(ada, gpu, kind):
     answer = browser.get(f"/containers/{container.pk}/")
     assert answer.status_code == 200
     assert "what came about" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"exit_code": 1}, "Exit code 1."),
+        ({"exit_code": 137, "reason": "Out of host memory."}, "Exit code 137. Ran 0 s. Out of host memory."),
+        ({"exit_code": 143, "kill_requested_at": True, "reason": "Killed by op."}, "Killed by op."),
+        ({"exit_code": 0}, None),
+        (None, None),
+    ],
+)
+def test_a_failed_container_has_the_same_banner_as_a_killed_one(ada, gpu, fields, told):
+    now = timezone.now()
+    if fields is not None:
+        fields = {**fields, "started_at": now, "finished_at": now}
+        fields |= {"kill_requested_at": now} if "kill_requested_at" in fields else {}
+    container = make_container(ada, "a", gpu, **(fields or {}))
+    browser = Client()
+    browser.force_login(ada)
+    page = browser.get(f"/containers/{container.pk}/").content.decode()
+    banner = page[page.index('<div id="end">') :].split('<div class="two">')[0]
+    assert ("Launch again" in banner and "?last" in banner) == bool(told)
+    assert page.count("Launch again</a>") == 1
+    if told:
+        assert told in banner

@@ -12,6 +12,7 @@ from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
 from django.db import connections
 from django.test import Client
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from tests.support.machine import GIB, make_container
@@ -461,3 +462,19 @@ def test_the_page_of_people_shows_what_each_group_gives_and_that_some_give_nothi
     Allowance.objects.create(group=Group.objects.create(name="vision"), gpu_memory=40 * GIB)
     row = re.compile(r'data-label="(?:GPU memory|Containers) at most">([^<]*)<')
     assert row.findall(browser.get("/people/").content.decode()) == ["–", "–", "40 GiB", "no limit"]
+
+
+def test_the_list_counts_who_has_a_role_and_knows_who_uses_tokens(db):
+    """An admin by superuser was no member of "admin", and whoever uses a token had "never signed in"."""
+    root = User.objects.create_superuser("root")
+    Group.objects.create(name="admin")
+    program = make_user("program", Role.USER)
+    token, _ = tokens.make(program)
+    Token.objects.filter(pk=token.pk).update(last_used_at=timezone.now())
+    browser = Client()
+    browser.force_login(root)
+    answer = browser.get("/people/")
+    assert {group.name: group.members for group in answer.context["groups"]}["admin"] == 1
+    assert "by token 20" in answer.content.decode()
+    menu = {item["label"] for item in answer.context["navigation"]}
+    assert {"Nodes", "Audit", "Incidents"} <= menu

@@ -227,10 +227,10 @@ def _days(span: Counted) -> Iterator[Counted]:
 
 
 def csv_lines(found: Report) -> Iterator[str]:
-    """The report line by line, with a header and the total last."""
+    """The report line by line, with a header: the first column is what it is by. No total: a spreadsheet makes its own."""
     writer = csv.writer(_Echo())
-    yield writer.writerow(COLUMNS)
-    for row in (*found.rows, found.total):
+    yield writer.writerow([found.group_by, *COLUMNS[1:]])
+    for row in found.rows:
         yield writer.writerow([_plain(value) for value in row.as_dict().values()])
 
 

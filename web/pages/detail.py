@@ -16,9 +16,10 @@ from django.views.decorators.http import require_GET
 from web.console import pods
 from web.errors import Problem
 from web.history import samples
+from web.history.incidents import end_of
 from web.history.life import stretches
 from web.http import reading
-from web.models import AllocationEvent, Container, Node, Usage
+from web.models import AllocationEvent, Container, Node, State, Usage
 from web.pages import table
 from web.pages.frame import container_or_404, host_of, person, show
 from web.pages.launch_form import text_of
@@ -63,6 +64,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "quota": claims[0].quota if claims else quotas.asked(found.gpu_memory),
         "ended": seconds(found.finished_at),
         "ran": table.ran(found),
+        "how_it_ended": end_of(found) if found.state in (State.FAILED, State.KILLED) or _ended_why(found) else "",
         "created": seconds(found.created_at),
         "age": (timezone.now() - found.created_at).total_seconds(),
         "since": seconds(found.waiting_since),
@@ -70,6 +72,10 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "standing": Usage.objects.filter(person=found.owner.get_username()).order_by("-at").first(),
     }
     return show(request, "container.html", context)
+
+
+def _ended_why(found: Container) -> str:
+    return found.reason if found.finished_at else ""
 
 
 def _waiting(found: Container) -> str:

@@ -29,15 +29,18 @@ PAGES: tuple[tuple[str, str], ...] = (
 )
 
 LAUNCH = ("launch", "Launch")
-FOR_ADMINS = (("people", "People"), ("notifications_page", "Notifications"))
+FOR_ADMINS = (
+    ("people", "People"),
+    ("nodes_page", "Nodes"),
+    ("audit", "Audit"),
+    ("notifications_page", "Notifications"),
+)
 # Pages that are reached from one in the bar.
 UNDER = {
     "person": "people",
     "group": "people",
-    "audit": "people",
     "deciding": "queue_page",
-    "nodes_page": "dashboard",
-    "node_page": "dashboard",
+    "node_page": "nodes_page",
 }
 
 

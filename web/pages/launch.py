@@ -53,7 +53,7 @@ def launch(request: HttpRequest) -> HttpResponse:
             messages.warning(request, said)
         return redirect("container", command.container_id)
     except Problem as problem:
-        return _form(request, launch_form.typed(request.POST), problem)
+        return _form(request, launch_form.typed(request.POST), problem, launch_form.faults_of(request.POST))
 
 
 def _start(request: HttpRequest) -> dict[str, Any]:
@@ -127,7 +127,9 @@ def _source(request: HttpRequest) -> UUID | None:
         return None
 
 
-def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None) -> HttpResponse:
+def _form(
+    request: HttpRequest, values: dict[str, Any], problem: Problem | None, faults: dict[str, str] | None = None
+) -> HttpResponse:
     user = person(request)
     limits = allowances.limits_of(user)
     field = problem.field.split(".")[0] if problem else ""
@@ -148,7 +150,7 @@ def _form(request: HttpRequest, values: dict[str, Any], problem: Problem | None)
         "values": values,
         "later": any(values.get(name) for name in PLANNING),
         "problem": problem,
-        "errors": {field: problem.message} if problem and field else {},
+        "errors": (faults or {}) | ({field: problem.message} if problem and field else {}),
         "images": _images(limits),
         "allowed": limits.images,
         "default_quota": quotas.DEFAULT,

@@ -14,9 +14,10 @@ from django.conf import settings
 from django.http import QueryDict
 from rest_framework import serializers
 
+from web.errors import Problem
 from web.models import Container, Shortage
 from web.sizes import exact_size
-from web.spec.fields import SizeField, StrictBoolean
+from web.spec.fields import SizeField, StrictBoolean, problem_from
 from web.spec.planned import PLANNING
 from web.spec.requests import (
     NOTHING,
@@ -24,6 +25,7 @@ from web.spec.requests import (
     GpusField,
     HappeningsField,
     ItemsField,
+    LaunchSpec,
     WordsField,
     asked_for,
 )
@@ -66,6 +68,25 @@ def spec_of(form: QueryDict) -> dict[str, Any]:
     elif (count := form.get("gpu_count", "").strip()) not in ("", "1"):
         spec["gpus"] = number(int, count, "gpus")
     return spec
+
+
+def faults_of(form: QueryDict) -> dict[str, str]:
+    """What is wrong with each field, by its name: all that can be told without launching."""
+    found: dict[str, str] = {}
+    spec: dict[str, Any] = {"image": form.get("image", "").strip()}
+    for name in FIELDS:
+        try:
+            part = QueryDict(mutable=True)
+            for key in (name, *(("gpu_count",) if name == "gpus" else ())):
+                part.setlist(key, form.getlist(key))
+            spec |= {key: value for key, value in spec_of(part).items() if key == name}
+        except Problem as problem:
+            found[name] = problem.message
+    judged = LaunchSpec(data=spec)
+    if not judged.is_valid():
+        for name, errors in judged.errors.items():
+            found.setdefault(name, problem_from({name: errors}).message)
+    return found
 
 
 def again(container: Container, private: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@ import "../parts/copy.js";
 import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
 import { countComputed, drawComputed, showComputing } from "../parts/computed.js";
 import { showState } from "../parts/computing.js";
+import "../parts/lastlines.js";
 import { duration, hue, local, now, size, stamp, t } from "../parts/format.js";
 import { drawHost, showHost } from "../parts/host.js";
 import { live } from "../parts/live.js";
@@ -25,7 +26,7 @@ function show(container) {
   showHost(field("host"), container);
   for (const name of ["reason", "not_restored", "cannot_move"]) {
     put(field(name), container[name]);
-    field(name).hidden = !container[name];
+    field(name).hidden = !container[name] || (name === "reason" && container.finished_at !== null); // told with its end
   }
   showWaiting(container);
   if (container.finished_at) {
@@ -110,9 +111,6 @@ const plot = chart(
     legend: { show: false },
     cursor: { y: false },
     scales: {
-      x: {
-        range: () => (columns[0].at(-1) > columns[0][0] ? [columns[0][0], columns[0].at(-1)] : [now() - 60, now()]),
-      },
       y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] },
     },
     axes: [timeAxis(), sizeAxis(quota)],

@@ -1,5 +1,5 @@
 // Charts over time, all alike: uPlot, our colours, redrawn when the theme or the width changes.
-import { size } from "./format.js";
+import { now, size } from "./format.js";
 
 const probe = document.createElement("canvas").getContext("2d");
 
@@ -28,6 +28,9 @@ const sizes = new ResizeObserver((entries) => {
   }
 });
 
+/** From the first to the last time; a minute where that is one moment: uPlot would show half a year. */
+const span = (_, first, last) => (last > first ? [first, last] : [(last ?? now()) - 60, last ?? now()]);
+
 /**
  * A chart in `place`. `options()` gives uPlot's options with colours as they are now; `data` its columns.
  * Returns {set(data), plot}.
@@ -40,7 +43,9 @@ export function chart(place, height, options, data) {
     plot: null,
     draw() {
       self.plot?.destroy();
-      self.plot = new uPlot({ width: place.clientWidth || 300, height, ...options() }, self.data, place);
+      const chosen = options();
+      const scales = { ...chosen.scales, x: { range: span, ...chosen.scales?.x } };
+      self.plot = new uPlot({ width: place.clientWidth || 300, height, ...chosen, scales }, self.data, place);
     },
     set(columns) {
       self.data = columns;

@@ -9,7 +9,12 @@ async function fill(details) {
   details.lastElementChild.textContent = (await answer.text()).trimEnd() || t("no_output");
 }
 
-for (const details of document.querySelectorAll("details[data-lines]")) {
-  details.addEventListener("toggle", () => fill(details));
-  fill(details);
+function watch() {
+  for (const details of document.querySelectorAll("details[data-lines]:not([data-watched])")) {
+    details.dataset.watched = "";
+    details.addEventListener("toggle", () => fill(details));
+    fill(details);
+  }
 }
+document.addEventListener("htmx:oobAfterSwap", watch);
+watch();

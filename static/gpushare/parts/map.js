@@ -4,6 +4,7 @@ import { colour } from "./charts.js";
 
 const GAP = 6; // pixels between two nodes
 const SIZES = [
+  [24, 36],
   [14, 30],
   [10, 22],
   [7, 16],

@@ -9,4 +9,11 @@ for (const [number, panel] of document.querySelectorAll("main section[aria-label
   panel.tabIndex = -1;
   links.push(make("a", { class: "skip", href: `#${panel.id}` }, t("skip_to", { panel: title.firstChild.data.trim() })));
 }
-document.querySelector(".skip")?.after(...links);
+const first = document.querySelector(".skip");
+first?.after(...links);
+/** What is hidden cannot be skipped to. Panels come and go with what the page is told: looked at when links are used. */
+function offer() {
+  for (const link of links) link.hidden = !document.querySelector(link.hash).checkVisibility();
+}
+offer();
+first?.addEventListener("focus", offer);

@@ -1,5 +1,6 @@
 // The table of containers. The server decides what is listed, in which order and on which page; figures and states of
 // the rows shown are brought up to date from the live feed, and a change in who exists asks the server again.
+import { toast } from "./actions.js";
 import { showState } from "./computing.js";
 import { duration, size, stamp, t } from "./format.js";
 import { live } from "./live.js";
@@ -168,7 +169,8 @@ if (rows) {
     else if (event.key === "x") row.querySelector('input[name="id"]')?.click();
     else if (KEYS[event.key]) {
       const button = row.querySelector(`.act.${KEYS[event.key]}`);
-      if (button?.checkVisibility({ visibilityProperty: true })) button.click(); // what is not offered is not done
+      if (button?.checkVisibility({ visibilityProperty: true })) button.click();
+      else toast("note", t("key_not_offered", { action: t(`key_${KEYS[event.key]}`), name: row.dataset.name }));
     } else return;
     event.preventDefault();
   });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
@@ -11,7 +12,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import Group, User
 from django.core.paginator import Paginator
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Max, Q, Sum
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.utils import timezone
@@ -71,7 +72,7 @@ def people(request: HttpRequest) -> HttpResponse:
         except Problem as refused:
             problem = refused
     q, role = request.GET.get("q", "").strip()[:100], request.GET.get("role", "")
-    found = User.objects.prefetch_related("groups").order_by("username")
+    found = User.objects.prefetch_related("groups").order_by("username").annotate(key_used=Max("tokens__last_used_at"))
     if q:
         found = found.filter(Q(username__icontains=q) | Q(email__icontains=q) | Q(groups__name=q)).distinct()
     if role in Role.__members__:
@@ -83,9 +84,7 @@ def people(request: HttpRequest) -> HttpResponse:
         "roles": _roles(),
         "page": page,
         "rows": _rows(list(page.object_list)),
-        "groups": Group.objects.annotate(members=Count("user"))
-        .select_related("allowance", "fair")
-        .order_by("name")[:MOST_GROUPS],
+        "groups": _groups(),
         "role_groups": [each.group for each in Role],
         "roots": settings.GPUSHARE_VOLUME_ROOTS,
         "default_role": settings.GPUSHARE_DEFAULT_ROLE,
@@ -268,6 +267,18 @@ def _rows(users: list[User]) -> list[dict[str, Any]]:
         }
         for user in users
     ]
+
+
+def _groups() -> list[Any]:
+    """With their members; of a role whoever has it, also as a superuser or by default."""
+    found = list(
+        Group.objects.annotate(members=Count("user")).select_related("allowance", "fair").order_by("name")[:MOST_GROUPS]
+    )
+    held = Counter(_role(user).group for user in User.objects.filter(is_active=True).prefetch_related("groups"))
+    for group in found:
+        if is_role(group):
+            group.members = held[group.name]
+    return found
 
 
 def _role(user: User) -> Role:
