@@ -117,13 +117,14 @@ class Components:
         self.swapping = Swapping(
             shared, self.card.moves, self.turns,
             end=lambda live, reason: self.ender.end(live, reason=reason), moved=self.say_who_gives_way,
+            reassign=lambda live, *move: self.sessions.reassign(live, *move),
         )  # fmt: skip
         self.plugin.meet(shared, self.containers, self.ender, self.turns)
         self.bypass = Bypass(self.ender, broker, store)
         self.computing = Computing(gpus, broker, self.turns, self.bypass.computes_stopped)
         self.sharing = Sharing(gpus, self.turns, self.computing, broker, store)
         self.steering = Steering(shared, self.containers, self.swapping, self.turns, self.computing.changed)
-        self.service = Service(gpus, broker, store)
+        self.service = Service(gpus, broker, store, move=lambda live, *move: self.steering.move_off(live, *move))
         self.commands = Commands(shared, self.containers, Actions(
             self.launcher, self.dispatcher, self.steering, self.ender, self.removal, self.sharing.set_mode,
             self.service,

@@ -190,6 +190,7 @@ class Scheduler(Components):
             Part("time limits", self.time_limits.look),
             Part("use of the host", self.using.look),
             Part("health", self.health.look),
+            Part("cards that are emptied", self.service.empty, every=PERIODS["health"]),
             Part("cards out of service", self.service.look, every=PERIODS["health"]),
             Part("forecasts", self.forecasts.look),
             Part("changes shown", self.report.run),

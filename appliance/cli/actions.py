@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import typer
 
+from appliance.cli import cards, options
 from appliance.cli import login as accounts
-from appliance.cli import options
-from appliance.cli.client import Client, Json
+from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import UNKNOWN, Problem
 from appliance.cli.options import connect
 from appliance.cli.output import lines, note, show, write
@@ -137,6 +137,24 @@ def pause(
 def resume(containers: options.Containers, why: Note = "", as_json: options.Json = False) -> None:
     """Resume paused containers."""
     _for_each(containers, lambda client, it: client.act(it, "resume", note=why), as_json, _resumed)
+
+
+def move(
+    containers: options.Containers,
+    gpu: Annotated[str, typer.Option(metavar="GPU", help="Where to: a number or UUID, of their host.")],
+    leaves: Annotated[str, typer.Option("--from", metavar="GPU", help="Which GPU they leave, if several.")] = "",
+    why: Note = "",
+    as_json: options.Json = False,
+) -> None:
+    """Move containers to another GPU of their host. Their programs go on there."""
+    words = {"gpu": gpu, "leaves": leaves}
+
+    def to(client: Client, it: Json) -> Json:
+        there = list(client.each("gpus/", page_size=PAGE))
+        chosen = {name: cards.chosen(there, [word], it["node"])[0]["uuid"] for name, word in words.items() if word}
+        return client.act(it, "move", note=why, **chosen)
+
+    _for_each(containers, to, as_json, lambda container: str(container["message"]))
 
 
 def kill(

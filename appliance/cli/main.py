@@ -41,6 +41,7 @@ for command in (
     actions.pause,
     actions.resume,
     actions.stop,
+    actions.move,
     actions.kill,
     actions.rm,
     actions.change,

@@ -19,12 +19,13 @@ import contextlib
 import enum
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler import proc
 from scheduler.card.generation import Generation
+from scheduler.gpus import uuid_bytes
 
 WORKER = Path(__file__).with_name("worker.py")
 BEGIN_SECONDS = 60.0  # until a worker is ready: the first use of a card after a boot can take long
@@ -159,9 +160,13 @@ class CardHelper:
         """What a locked process has on its cards goes to the host's memory, which counts as the process's own."""
         return await self._call("checkpoint", pid, within)
 
-    async def restore(self, pid: int, within: float) -> Done:
-        """The other way; it is locked then. There must be room."""
-        return await self._call("restore", pid, within)
+    async def restore(self, pid: int, within: float, pairs: Sequence[tuple[str, str]] = ()) -> Done:
+        """The other way; it is locked then. There must be room.
+
+        `pairs`: old and new card, by UUID, of all cards of this host; none: each on its own.
+        """
+        words = [f"{uuid_bytes(old).hex()}:{uuid_bytes(new).hex()}" for old, new in pairs]
+        return await self._call("restore", pid, within, *words)
 
     async def unlock(self, pid: int, within: float) -> Done:
         try:
@@ -198,7 +203,7 @@ class CardHelper:
         for worker in idle:  # one that it has stopped is frozen, and the next scheduler does not wait for that
             await self._end(worker)
 
-    async def _call(self, order: str, pid: int, within: float, *more: int) -> Done:
+    async def _call(self, order: str, pid: int, within: float, *more: object) -> Done:
         if order not in ("state", "unlock"):
             await self.alone()
         # Whoever is stopped never waits to be let go for others that are slow to be stopped.

@@ -137,6 +137,9 @@ class TurnPlayer:
         self.failed &= terms.keys()
         barred = self._regroup(together) if together != self._groups.first else []
         terms = self._groups.terms(terms)
+        for came in [part for id_, part in self._parts.items() if id_ in terms and part.terms.gpus != terms[id_].gpus]:
+            barred += self._barred(came)  # it has come to another card, and joins there
+            self._leave(came)
         for id_ in self._parts.keys() - terms.keys():
             self._leave(self._parts[id_])
         for id_, its in terms.items():
@@ -168,11 +171,17 @@ class TurnPlayer:
             self.bar(part.id, REGROUPS)
         if not all(part.quiet.is_set() for part in changed):
             return []
-        reasons = [(part.id, *reason.partition(" of ")) for part in changed for reason in part.barred - {REGROUPS}]
+        reasons = [reason for part in changed for reason in self._barred(part)]
         for part in changed:
             self._leave(part)
         self._groups.first = dict(together)
-        return [(container or group, why) for group, why, _, container in reasons]
+        return reasons
+
+    @staticmethod
+    def _barred(part: Part) -> list[tuple[str, str]]:
+        """Containers of it, and why each takes no turns."""
+        reasons = [reason.partition(" of ") for reason in part.barred - {REGROUPS}]
+        return [(container or part.id, why) for why, _, container in reasons]
 
     def _processes(self, group: str) -> Processes:
         def pids(group: str) -> set[int]:

@@ -33,6 +33,22 @@ class LockArgs(ctypes.Structure):
     _fields_ = (("timeout_ms", ctypes.c_uint), ("reserved0", ctypes.c_uint), ("reserved1", ctypes.c_uint64 * 7))
 
 
+class GpuPair(ctypes.Structure):
+    """CUcheckpointGpuPair."""
+
+    _fields_ = (("old", ctypes.c_ubyte * 16), ("new", ctypes.c_ubyte * 16))
+
+
+class RestoreArgs(ctypes.Structure):
+    """CUcheckpointRestoreArgs (driver 580)."""
+
+    _fields_ = (
+        ("pairs", ctypes.POINTER(GpuPair)),
+        ("count", ctypes.c_uint),
+        ("reserved", ctypes.c_char * 52),
+    )
+
+
 CALLS = {
     "lock": "cuCheckpointProcessLock",
     "stop": "cuCheckpointProcessLock",
@@ -68,11 +84,24 @@ def say(*words: object) -> bool:
     return True
 
 
-def do(cuda: ctypes.CDLL, order: str, pid: int, milliseconds: int = 0) -> tuple[int, int]:
+def restore_args(pairs: tuple[str, ...]) -> RestoreArgs:
+    """`pairs`: of two UUIDs in hex each, "old:new"."""
+    made = (GpuPair * len(pairs))()
+    for pair, words in zip(made, pairs, strict=True):
+        pair.old[:], pair.new[:] = map(bytes.fromhex, words.split(":"))
+    return RestoreArgs(made, len(pairs))
+
+
+def do(cuda: ctypes.CDLL, order: str, pid: int, *more: str) -> tuple[int, int]:
+    """`more`: of a lock the milliseconds that it may take, of a restore the pairs of cards, if they change."""
     state = ctypes.c_int(-1)
     code = 0
     if order != "state":
-        args = ctypes.byref(LockArgs(milliseconds)) if order in ("lock", "stop") else None
+        args = None
+        if order in ("lock", "stop"):
+            args = ctypes.byref(LockArgs(*map(int, more)))
+        elif order == "restore" and more:
+            args = ctypes.byref(restore_args(more))
         code = getattr(cuda, CALLS[order])(pid, args)
     asked = cuda.cuCheckpointProcessGetState(pid, ctypes.byref(state))
     return code or (asked if order == "state" else 0), state.value
@@ -92,9 +121,9 @@ def main() -> None:
         if order == "forget":
             stopped -= set(map(int, words)) if words else stopped
             continue
-        number, *milliseconds = words
+        number, *more = words
         pid, begun = int(number), time.monotonic()
-        code, state = do(cuda, order, pid, *map(int, milliseconds))
+        code, state = do(cuda, order, pid, *more)
         if order == "stop" and code == 0:
             stopped.add(pid)
         elif order == "unlock" and code == 0:  # by another worker: this one is told to forget it (helper.py)

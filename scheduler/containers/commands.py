@@ -283,6 +283,9 @@ class Commands:
                 free, why = bool(arguments.get("free_memory")), f"Paused {_for_whom(command)}"
                 paused = free and await self._was_paused(live, command)
                 return await self._steering.pause(live, free_memory=free, why=why, was_paused=paused)
+            case CommandKind.MOVE:
+                why = f"Moved {_for_whom(command)}"
+                return await self._steering.move(live, arguments["gpu"], arguments.get("leaves", ""), why)
             case CommandKind.RESUME:
                 return await self._steering.resume(live)
             case CommandKind.KILL:

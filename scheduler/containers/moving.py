@@ -7,13 +7,14 @@ done only now, so each step is asked for again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import inf
 
 from scheduler import clock
 from scheduler.card.gates import Gates, ranks
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.core.events import STAYS, Movable
+from scheduler.core.state import Container, Mode, Stage
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.live_containers import LiveContainer, Session
 from scheduler.store import Store
@@ -83,6 +84,43 @@ def note_movable(broker: Broker, store: Store) -> None:
 
 def holders(live: LiveContainer) -> list[Session]:
     return [s for s in live.sessions.values() if not s.ended and any(lease.used for lease in s.leases.values())]
+
+
+def present(live: LiveContainer) -> list[Session]:
+    """All that use a card, or may: a process that only knows its card cannot go on without it either."""
+    return [session for session in live.sessions.values() if not session.ended]
+
+
+def say_moved(store: Store, live: LiveContainer, kind: str, sizes: Mapping[str, int], detail: str) -> None:
+    """The events of a move. `kind`: swapped_out or swapped_in; `sizes`: bytes by GPU."""
+    back = kind == "swapped_in"
+    for gpu, moved in sizes.items():
+        if moved:
+            live.told[gpu] = moved if back else 0
+            store.event(kind, live.id, gpu=gpu, size=moved, used_after=live.told[gpu], detail=detail)
+    if back and not any(sizes.values()):
+        store.event(kind, live.id, detail="Its processes that had GPU memory have ended.")
+
+
+def say_not_restored(store: Store, live: LiveContainer, error: CardError) -> None:
+    why = f"Its GPU memory could not be brought back from host memory, and will not come back by itself: {error}"
+    live.not_restored = why[:500]
+    store.container(live.id, not_restored=live.not_restored)
+    store.event("not_restored", live.id, detail=live.not_restored)
+
+
+def facts_of(live: LiveContainer, core: Container | None) -> dict[str, bool]:
+    """What `moves.next_step` asks about a container, but for what others know."""
+    return {
+        "over": live.finished or core is None,
+        "lent": core is not None and core.stage is Stage.COMING,
+        "wanted": live.gave_way != Mode.IDLE or live.waited_since is not None,
+        "held": live.is_held,
+        "frozen": live.paused,
+        "killed": live.killed,
+        "given_up": bool(live.not_restored),
+        "undone": live.raised or bool(stopped(live)),
+    }
 
 
 def stopped(live: LiveContainer) -> list[Session]:
@@ -201,7 +239,8 @@ class Mover:
                 raise CardError(Why.FAILED, session.pid, f"The driver gave process {session.pid} up.", state)
             try:
                 if state is State.CHECKPOINTED:
-                    await self._card.restore(session.pid, _patience(session))
+                    await self._card.restore(session.pid, _patience(session), session.pairs)
+                    session.pairs = ()  # it is on its card
                 elif state is State.RUNNING:
                     await self._card.lock(session.pid, max(SHORTEST, until - clock.monotonic()))
                 elif wanted is State.RUNNING:
@@ -209,6 +248,9 @@ class Mover:
                 else:
                     await self._card.checkpoint(session.pid, _patience(session))
             except CardError as error:
+                if session.pairs and error.why is Why.NOT_THERE and error.state is State.CHECKPOINTED:
+                    why = f"The driver does not restore process {session.pid} on another GPU (CUDA error 1)."
+                    raise CardError(Why.CANNOT, session.pid, why, error.state) from error
                 if error.why not in (Why.NOT_THERE, Why.WRONG_STATE):
                     raise
         raise CardError(Why.BUSY, session.pid, f"Process {session.pid} did not come to rest.")

@@ -114,6 +114,18 @@ class Steering:
             return f"Its GPU memory is brought back once more, if the driver can do it now. Before: {failed}"
         return "It goes on as soon as its memory is back on its card." if live.swap else "It goes on."
 
+    async def move(self, live: LiveContainer, gpu: str, leaves: str, why: str) -> str:
+        """To another card of its host; `leaves` names the one that it leaves, if it has several. A sentence."""
+        if not (old := leaves or (next(iter(live.quota)) if len(live.quota) == 1 else "")):
+            raise Problem("invalid", f'"{live.name}" has several GPUs: say which one it leaves.', 400, "leaves")
+        return await self.move_off(live, old, gpu, why)
+
+    async def move_off(self, live: LiveContainer, old: str, new: str, why: str) -> str:
+        """The same of the card `old`."""
+        said = await self._swapping.cards.to_card(live, old, new, why, self._swapping.leave_card)
+        self.share_changed(live)
+        return said
+
     async def change(self, row: Container, live: LiveContainer, settings: Mapping[str, Any]) -> None:
         """Another quota (`gpu_memory`, bytes on each GPU), `priority`, `compute_weight` or `compute_limit` (percent).
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -29,8 +29,8 @@ from scheduler import clock
 from scheduler.card.helper import CardError, CardHelper, State, Why, is_stopped
 from scheduler.card.speeds import Speeds
 from scheduler.card.turns import TurnPlayer
-from scheduler.containers import host_memory_budget
-from scheduler.containers.moving import Mover, holders, stays_after, stopped, why_it_stays
+from scheduler.containers import host_memory_budget, moving
+from scheduler.containers.cards.changing import CardChange, Reassign
 from scheduler.core import moves
 from scheduler.core.admission import size
 from scheduler.core.events import STAYS, ActivityDetected, CameBack, MoveBegun, NotMoved, Preempt
@@ -66,9 +66,11 @@ class Swapping:
         turns: TurnPlayer,
         end: Callable[[LiveContainer, str], Awaitable[None]],
         moved: Callable[[], None],
+        reassign: Reassign,
     ) -> None:
         self._engine, self._broker, self._store = shared.engine, shared.broker, shared.store
-        self._card, self._mover, self._turns, self._end = card, Mover(card), turns, end
+        self._card, self._mover, self._turns, self._end = card, moving.Mover(card), turns, end
+        self.cards = CardChange(shared, reassign)
         asked: int | None = settings.GPUSHARE_SWAP_MEMORY
         self.budget = host_memory_budget.available() // 2 if asked is None else asked
         self.speeds, self.moved = Speeds({}), moved
@@ -113,7 +115,7 @@ class Swapping:
         """For a person. Returns a sentence on what came free. Raises Problem, and nothing has changed."""
         await self.await_move(live)
         if not live.swap:
-            if not holders(live):
+            if not moving.holders(live):
                 return "It held no GPU memory."
             async with live.moving, self._transfer:
                 if not live.swap:  # else it was preempted while this one waited for its turn
@@ -124,6 +126,18 @@ class Swapping:
         self._broker.swapped_out(live)  # it may wait to come back, or for its turn: that is called off
         self._keep_out(live)
         return "Its GPU memory is in host memory already."
+
+    async def leave_card(self, live: LiveContainer, old: str, new: str, why: str) -> None:
+        """It is out, and comes back on another card as soon as there is room. Raises Problem."""
+        await self.await_move(live)
+        async with live.moving, self._transfer:
+            self.cards.require(live, old, new)
+            if not live.swap:
+                await self._move_out(live, why, cards=(old, new))
+            elif live.is_out:
+                await self.cards.assign(live, old, new)
+            else:
+                raise Problem("swapping", "Its GPU memory is just being moved. Try again in a moment.", 409)
 
     async def await_move(self, live: LiveContainer) -> None:
         """Where it is preempted, or what an earlier scheduler had begun is undone: returns when that has an end."""
@@ -183,9 +197,11 @@ class Swapping:
 
     # ---- out ----
 
-    async def _move_out(self, live: LiveContainer, why: str, gave_way: str = "", gave_way_to: str = "") -> str:
+    async def _move_out(
+        self, live: LiveContainer, why: str, gave_way: str = "", gave_way_to: str = "", cards: Sequence[str] = ()
+    ) -> str:
         """In its turn. Returns a sentence on what came free. Raises Problem, and nothing has changed, or will have."""
-        if stays := self.why_not or why_it_stays(live):
+        if stays := self.why_not or moving.why_it_stays(live):
             raise Problem("cannot_swap", f"Its GPU memory cannot be freed: {stays}", 409)
         live_containers, left = self._broker.live_containers.values(), self._engine.memory_left()
         host_memory_budget.require(live, live_containers, self.budget, left, by_owner=not gave_way)
@@ -194,7 +210,7 @@ class Swapping:
         self._broker.tell(MoveBegun(self._broker.now(), live.id))
         for gpu in live.quota:
             self._broker.collect_idle(live, gpu)
-        sessions = holders(live)
+        sessions = moving.present(live) if cards else moving.holders(live)
         await self._stage(live, Swap.LEAVING)
         try:
             if not await self._turns.settled(live.id):  # who is let go within a checkpoint does not survive it
@@ -203,7 +219,7 @@ class Swapping:
             await self._engine.add_memory(live.engine_id, sum(live.granted(gpu) for gpu in live.quota))
             await self._mover.stop(live, sessions)
             await self._mover.have_answers(sessions)
-            if stays := why_it_stays(live):  # since it was looked at; now its processes are locked
+            if stays := moving.why_it_stays(live):  # since it was looked at; now its processes are locked
                 raise EngineError(stays)
             for gpu in live.quota:
                 self._broker.collect_idle(live, gpu)
@@ -214,8 +230,8 @@ class Swapping:
         except Exception as error:
             if not isinstance(error, CardError | EngineError):
                 log.exception("container %s is not moved", live)
-            live.stays = stays_after(live, error)
-            await self._bring_back(live, await self._mover.await_answers(stopped(live), ANSWERS_WITHIN))
+            live.stays = moving.stays_after(live, error)
+            await self._bring_back(live, await self._mover.await_answers(moving.stopped(live), ANSWERS_WITHIN))
             raise Problem("cannot_swap", f"Its GPU memory could not be freed: {error}", 409) from error
         if live.finished:
             raise Problem("container_ended", f'"{live.name}" has ended.', 409)
@@ -225,15 +241,18 @@ class Swapping:
         self._moved(live, "swapped_out", leased, seconds, why)
         self._store.container(live.id, gave_way=gave_way, gave_way_to=gave_way_to)
         live.gave_way, live.unanswered, live.was_out = gave_way, 0, True
-        await self._is_out(live)
+        await self._is_out(live, cards)
         return f"{size(sum(leased.values()))} of GPU memory came free in {clock.monotonic() - begun:.1f} s."
 
-    async def _is_out(self, live: LiveContainer) -> None:
+    async def _is_out(self, live: LiveContainer, cards: Sequence[str] = ()) -> None:
         held = sum(live.granted(gpu) for gpu in live.quota)
         since = {} if live.swap == Swap.COMING else {"swapped_at": self._store.clocks.now(live.id)}
         self._store.container(live.id, swapped=held, **since)
         await self._stage(live, Swap.OUT)
-        self._broker.swapped_out(live)
+        if cards:
+            await self.cards.assign(live, *cards)
+        else:
+            self._broker.swapped_out(live)
         self._free(live)
 
     def _free(self, live: LiveContainer) -> None:
@@ -256,18 +275,7 @@ class Swapping:
 
     def _next(self, live: LiveContainer) -> Action:
         core = self._broker.state.containers.get(live.id)
-        return moves.next_step(
-            Stage(live.swap),
-            over=live.finished or core is None,
-            lent=core is not None and core.stage is Stage.COMING,
-            wanted=live.gave_way != Mode.IDLE or live.waited_since is not None,
-            held=live.is_held,
-            frozen=live.paused,
-            killed=live.killed,
-            given_up=bool(live.not_restored),
-            unseen=bool(self._broker.unseen),
-            undone=live.raised or bool(stopped(live)),
-        )
+        return moves.next_step(Stage(live.swap), **moving.facts_of(live, core), unseen=bool(self._broker.unseen))
 
     async def _settle(self, live: LiveContainer) -> None:
         """The next step of one that is under nobody's hands, whatever it is found in."""
@@ -283,7 +291,7 @@ class Swapping:
                 case Action.BRING_BACK | Action.LEND_TO_OTHERS as do:
                     silent: Mapping[int, CardError] = {}
                     if do is Action.BRING_BACK and live.swap == Swap.LEAVING:  # others have their turn meanwhile
-                        silent = await self._mover.await_answers(stopped(live))
+                        silent = await self._mover.await_answers(moving.stopped(live))
                     async with self._transfer:
                         now = self._next(live)
                         if now is not do:
@@ -298,11 +306,11 @@ class Swapping:
         begun, had = clock.monotonic(), {gpu: live.granted(gpu) for gpu in live.quota}
         if live.is_out:
             await self._stage(live, Swap.COMING)
-        elif not live.swap and stopped(live):
+        elif not live.swap and moving.stopped(live):
             self._turns.bar(live.id, "moving")
             await self._turns.settled(live.id)
-        errors = list(silent.values())
-        for session in stopped(live):
+        errors = [*silent.values(), *await self.cards.before_restore(live)]
+        for session in moving.stopped(live) if live.swap != Swap.COMING or not errors else ():
             try:
                 if session.id not in silent:
                     await self._mover.back_in_turn(session, self._transfer)
@@ -311,13 +319,18 @@ class Swapping:
                 if live.swap == Swap.COMING:
                     break
         if errors:
-            await self._not_yet(live, next((each for each in errors if each.is_final), errors[0]))
+            why_not = next((each for each in errors if each.is_final), errors[0])
+            if live.swap == Swap.COMING and (cards := self.cards.where_it_was(live, why_not)):
+                await self._is_out(live, cards)
+            else:
+                await self._not_yet(live, why_not)
         elif not live.finished:
             await self._lower_memory(live)
             was, stays = live.swap, live.stays
             if was == Swap.COMING:
                 why = "It computes again." if live.gave_way == Mode.IDLE else ""
                 self._moved(live, "swapped_in", had, clock.monotonic() - begun, why)
+                await self.cards.after_restore(live, clock.monotonic() - begun)
                 self._store.container(live.id, **NOT_SWAPPED)
                 live.gave_way = ""
             await self._stage(live, "")
@@ -332,15 +345,7 @@ class Swapping:
     def _moved(self, live: LiveContainer, kind: str, sizes: Mapping[str, int], seconds: float, why: str) -> None:
         """Writes down what was moved. `sizes`: bytes by GPU."""
         back = kind == "swapped_in"
-        for gpu, moved in sizes.items():
-            if moved:
-                live.told[gpu] = moved if back else 0
-                self._store.event(
-                    kind, live.id, gpu=gpu, size=moved, used_after=live.told[gpu],
-                    detail=f"{why} It took {seconds:.2f} s.".strip(),
-                )  # fmt: skip
-        if back and not any(sizes.values()):
-            self._store.event(kind, live.id, detail="Its processes that had GPU memory have ended.")
+        moving.say_moved(self._store, live, kind, sizes, f"{why} It took {seconds:.2f} s.".strip())
         self.speeds.note("back" if back else "out" if live.was_out else "first", sum(sizes.values()), seconds)
         self.moved()
 
@@ -352,12 +357,7 @@ class Swapping:
         """
         log.error("container %s is not back on its card, and will be later: %s", live, error)
         if error.is_final and error.state is not State.FAILED:
-            why = (
-                f"Its GPU memory could not be brought back from host memory, and will not come back by itself: {error}"
-            )
-            live.not_restored = why[:500]
-            self._store.container(live.id, not_restored=live.not_restored)
-            self._store.event("not_restored", live.id, detail=live.not_restored)
+            moving.say_not_restored(self._store, live, error)
         live.stuck = live.stuck or bool(live.swap)
         self._broker.update_paused(live)
         if live.swap:  # it gets nothing until then, and others may be preempted meanwhile

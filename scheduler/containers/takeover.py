@@ -74,7 +74,7 @@ class TakeOver:
         self._store.clocks.begin(live.id, row.clock_ahead, _last_stamp(row))
         live.engine_id = engine_id
         live.started_at = row.started_at
-        live.swap, live.gave_way = row.swap, row.gave_way
+        live.swap, live.gave_way, live.card_move = row.swap, row.gave_way, row.card_move
         live.stuck = row.swap in (Swap.LEAVING, Swap.COMING)  # until that has its end
         live.no_turns = row.no_turns
         live.cannot_move, live.not_restored = row.cannot_move, row.not_restored
@@ -153,7 +153,7 @@ class TakeOver:
                 return None
             pidfd = proc.pidfd(pid)
             try:
-                page = lease_pages.take_over(fd, live.quota)
+                page = lease_pages.take_over(fd, live.quota, live.card_move)
             except BaseException:
                 os.close(pidfd)
                 raise

@@ -31,7 +31,7 @@ Cost: an event about one GPU looks at the containers of that GPU and of those li
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
@@ -263,8 +263,18 @@ def _swapped_out(step: Step, event: SwappedOut) -> None:
         step.state = changes.put_out(step.state, known.id)
         step.timely = True
         undone = known.stage is Stage.LEAVING and known.idle_since is None
+        if event.cards and event.cards.keys() <= known.quota.keys() and _are_others(step.state, known, event.cards):
+            step.state = changes.reassign(step.state, known.id, event.cards)
+            step.touched.update(step.state.containers[known.id].quota)
+            step.disturbed = True
+            undone = known.stage is not Stage.OUT  # one that rests in host memory rests on
         if (undone or not step.state.containers[known.id].out) and not known.paused:
             step.swap_in(known.id, step.state.now)  # or what it held has ended meanwhile: nothing of it is out
+
+
+def _are_others(state: State, container: Container, cards: Mapping[str, str]) -> bool:
+    new = set(cards.values())
+    return len(new) == len(cards) and new <= state.gpus.keys() and new.isdisjoint(container.quota)
 
 
 def _swap_in_requested(step: Step, event: SwapInRequested) -> None:

@@ -102,6 +102,29 @@ def put_out(state: State, name: str) -> State:
     return replace(state, sessions={**state.sessions, **sessions})
 
 
+def reassign(state: State, name: str, cards: Mapping[str, str]) -> State:
+    """A container that is out has its quota on other cards (old → new), and so have its calls, in their places."""
+    container, queue = state.containers[name], state.waiting
+    calls = [request for request in queue if request.container == name]
+    for request in calls:
+        state = without(state, request)
+    sessions = {key: replace(state.sessions[key], out=_renamed(state.sessions[key].out, cards))
+                for key in container.sessions}  # fmt: skip
+    state = drop_container(state, container)
+    moved = replace(container, quota=_renamed(container.quota, cards), out=_renamed(container.out, cards))
+    state = put_container(state, moved)
+    state = replace(state, sessions={**state.sessions, **sessions})
+    for request in calls:
+        awaiting = frozenset(cards.get(gpu, gpu) for gpu in request.awaiting)
+        call = replace(request, gpu=cards.get(request.gpu, request.gpu), awaiting=awaiting)
+        state = enqueue(state, call, queue.index(request))
+    return state
+
+
+def _renamed(amounts: Mapping[str, int], cards: Mapping[str, str]) -> dict[str, int]:
+    return {cards.get(gpu, gpu): amount for gpu, amount in amounts.items()}
+
+
 def bring_back(state: State, request: Request) -> State:
     """What a session had on a GPU, before it was swapped out, is leased again (`lend`): it is out no more."""
     session, container = state.sessions[request.session], state.containers[request.container]

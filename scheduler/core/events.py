@@ -119,6 +119,7 @@ class SwappedOut:
 
     now: float
     container: str
+    cards: Mapping[str, str] = field(default_factory=dict)  # old → new: it is to come back on other cards
 
 
 @dataclass(frozen=True, slots=True)

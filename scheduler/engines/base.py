@@ -270,6 +270,12 @@ class Engine(Protocol):
     async def add_memory(self, engine_id: str, extra: int) -> None:
         """Its limit of host memory, if it has one, is from now on `extra` bytes above what it was launched with."""
 
+    async def give_card(self, engine_id: str, gpu: str) -> None:
+        """Programs of it may reach this card (UUID) from now on: it is about to be restored there. EngineError."""
+
+    async def take_card(self, engine_id: str, gpu: str) -> None:
+        """They may not any more: it has left that card. EngineError."""
+
     def require_within(self, id_: str, size: int) -> None:
         """Raises Problem if somebody else has set that this container, by our id, may have less on a card."""
 

@@ -29,6 +29,11 @@ class Claims(Protocol):
     """The driver. `end_pods` has a claim's pods end, with a grace in seconds; a quota beyond a claim is a Problem."""
 
     async def end_pods(self, id_: str, grace: float) -> None: ...
+    async def give_card(self, engine_id: str, gpu: str) -> None:
+        raise EngineError(MEMORY_STAYS, code="not_supported")
+
+    async def take_card(self, engine_id: str, gpu: str) -> None: ...
+
     def require_within(self, id_: str, size: int) -> None: ...
 
 

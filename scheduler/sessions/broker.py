@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from scheduler import clock
 from scheduler.core import arbiter
@@ -49,6 +50,8 @@ from scheduler.sessions.live_containers import LiveContainer, Session
 from scheduler.sessions.records import Journal, Records
 from scheduler.sessions.waits import Waits
 from scheduler.sessions.wire import CODES, Code, Frame, Type
+
+NO_CARDS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +264,15 @@ class Broker:
         elif grown := lease.charge(size):
             self.tell(OverheadMeasured(self.now(), session.id, gpu, grown))
 
-    def swapped_out(self, live: LiveContainer) -> None:
-        """What its processes have on their cards is there no more. Of one on its way back: that is called off."""
+    def swapped_out(self, live: LiveContainer, cards: Mapping[str, str] = NO_CARDS) -> None:
+        """What its processes have on their cards is there no more. Of one on its way back: that is called off.
+
+        `cards`, old → new: it comes back on others.
+        """
         for session in live.sessions.values():
             for lease in session.leases.values():
                 lease.put_out()
-        self.tell(SwappedOut(self.now(), live.id))
+        self.tell(SwappedOut(self.now(), live.id, cards))
         self.changed(live.id)
 
     def swap_in(self, live: LiveContainer, since: float | None) -> None:

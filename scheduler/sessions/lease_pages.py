@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Self
@@ -49,9 +49,15 @@ def make(pid: int, container: str, places: Sequence[Place]) -> LeasePage:
     return page
 
 
-def take_over(fd: int, gpus: Iterable[str]) -> LeasePage:
-    """Maps a page that was found in a process; `fd` stays the caller's. Raises BadPage."""
+def take_over(fd: int, gpus: Iterable[str], card_move: Mapping[str, str]) -> LeasePage:
+    """Maps a page that was found in a process; `fd` stays the caller's. Raises BadPage.
+
+    `card_move`: the scheduler before may not have said there yet that it goes to another card.
+    """
     page = LeasePage.adopt(os.dup(fd))
+    for slot in page if card_move else ():
+        if slot.uuid == uuid_bytes(card_move["from"]):
+            slot.uuid = uuid_bytes(card_move["to"])
     if not slots(page, gpus):
         page.close()
         raise BadPage("it is not for this container's GPUs")
@@ -105,6 +111,12 @@ class Lease:
         lease.measured = min(slot.measured, lease.granted)
         lease.check()
         return lease
+
+    def reassign(self, uuid: bytes, note: Callable[[int], None]) -> None:
+        """It is for another card: all of it is out."""
+        self._slot.uuid = uuid
+        note(self._granted)
+        self._note = note
 
     @property
     def granted(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -39,6 +39,7 @@ class Session:
     asked: dict[int, Connection | None] = field(default_factory=dict)  # open NEEDs: serial → where the answer goes
     ended: bool = False  # the process is gone; what it held may not be
     stopped: bool = False  # it may be locked, or its memory be moved
+    pairs: Sequence[tuple[str, str]] = ()  # how it is to be restored, if not on the card that the driver has it on
 
     def gpu(self, slot: int) -> str | None:
         """The GPU that a slot of the page stands for; None if this host does not have it any more."""
@@ -87,9 +88,11 @@ class LiveContainer:
     raised: bool = False  # its limit of host memory may be
     stays: float = 0.0  # seconds in which it is not preempted, once the move that failed is undone
     swap: str = ""  # how far its swapping is: Swap
+    card_move: Mapping[str, str] = field(default_factory=dict)  # {"from", "to"}: it is restored on another card
     gave_way: str = ""  # why it gave way, if it has: Mode
     no_turns: str = ""  # why it could not be stopped for others; empty once it was again
     cannot_move: str = ""  # why its memory must not be moved to host memory, as was told last
+    card_stays: str = ""  # why it cannot be restored on another card, as was seen here
     not_restored: str = ""  # why its memory cannot be brought back to its cards, if that has failed for good
     unanswered: int = 0  # times in a row that it could not be moved, as a process of it did not answer
     was_out: bool = False  # its memory has been in host memory: the first time is slower

@@ -14,10 +14,11 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 
 from scheduler import clock
+from scheduler.gpus import uuid_bytes
 from scheduler.sessions import lease_pages, server
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.connection import Connection
@@ -170,7 +171,7 @@ class Sessions:
         return self.open(live, pid, program, pidfd, page, taken_over=found is not None)
 
     def _take_over(self, live: LiveContainer, found: int) -> LeasePage:
-        page = lease_pages.take_over(found, live.quota)
+        page = lease_pages.take_over(found, live.quota, live.card_move)
         inode = lease_pages.inode(page)
         if any(lease_pages.inode(session.page) == inode for session in self._broker.sessions.values()):
             page.close()
@@ -191,13 +192,18 @@ class Sessions:
         leases = {}
         for gpu, index in lease_pages.slots(page, live.quota).items():
             room = live.quota[gpu] - live.granted(gpu)
-            before, note = self._grants.before(pid, program.started, gpu), self._grants.note(pid, program.started, gpu)
+            before = self._grants.before(pid, program.started, gpu)
+            if live.card_move and gpu == live.card_move["to"]:  # the scheduler before may not have come to note it
+                before = before or self._grants.before(pid, program.started, live.card_move["from"])
+            note = self._grants.note(pid, program.started, gpu)
             if taken_over:
                 leases[gpu] = Lease.taken_over(page[index], index, room if before is None else min(room, before), note)
             else:
                 note(0)
                 leases[gpu] = Lease(page[index], index, note)
         session = Session(next(self._ids), live.id, pid, program, pidfd, page, leases)
+        if taken_over and live.card_move:
+            session.pairs = self.pairs(live.card_move)
         self._processes[pid, program.started] = session
         if taken_over and not live.swap:  # it may be found only after its container's move was undone
             page.hold(False)
@@ -206,6 +212,31 @@ class Sessions:
         self._roster.open(session)
         asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
         return session
+
+    def pairs(self, card_move: Mapping[str, str]) -> list[tuple[str, str]]:
+        """How the driver is to restore it: it wants each card of the host named once as old and once as new."""
+        old, new = card_move["from"], card_move["to"]
+        return [(gpu, {old: new, new: old}.get(gpu, gpu)) for gpu in self._broker.state.gpus]
+
+    def reassign(self, live: LiveContainer, card_move: Mapping[str, str], old: str, new: str) -> None:
+        """A container that is out has its quota on another card, and comes back there."""
+        broker, pressed = self._broker, new in self._broker.pressed
+        for session in live.sessions.values():
+            session.pairs = self.pairs(card_move) if card_move and session.stopped else ()
+            if (lease := session.leases.get(old)) is None:
+                continue
+            lease.reassign(uuid_bytes(new), self._grants.note(session.pid, session.program.started, new))
+            self._grants.forget(session.pid, session.program.started, [old])
+            session.leases = {new if gpu == old else gpu: each for gpu, each in session.leases.items()}
+            broker.leases.setdefault(new, {})[session.id] = broker.leases[old].pop(session.id)
+            lease.set_pressure(pressed)
+        for each in (live.quota, live.peak, live.computed, live.told):
+            renamed = {new if gpu == old else gpu: value for gpu, value in each.items()}
+            each.clear()
+            each.update(renamed)  # type: ignore[arg-type]
+        live.card_move = card_move
+        broker.swapped_out(live, {old: new})
+        broker.show(live)
 
     def _welcome(self, connection: Connection, session: Session) -> None:
         session.connection = connection

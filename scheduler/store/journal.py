@@ -198,6 +198,14 @@ class Journal:
                 if known:
                     self._set("known", claim, self._get("known", claim) | its)
 
+    def rename(self, old: Row, new: Row, also: Rows) -> None:
+        """The database has a row under another key, and these values of others."""
+        with self._writing(synced=False):
+            for row, fields in also.items():
+                self._take_out(row, fields)
+            self._learn(also)
+            self._file.execute("UPDATE OR REPLACE row SET key = ? WHERE key = ?", (_key(new), _key(old)))
+
     def _learn(self, rows: Rows) -> None:
         """Of rows that are known: what the database has now."""
         for row, fields in rows.items():

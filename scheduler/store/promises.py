@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from django.db import Error, transaction
 
 from scheduler.store.database import Here
+from scheduler.store.node_snapshot import Rows
 from scheduler.store.write_behind import WriteBehind
 from web.models import Claim, Container
 from web.models.states import NOTHING_HELD
@@ -41,6 +42,19 @@ class Promises:
                 raise
             await self._behind.promised(container, quota)
 
+    async def move(self, container: str, old: str, new: str, card_move: Mapping[str, str]) -> None:
+        """The claim of a container that is out is on another GPU from now on, with all that it says.
+
+        `card_move`: where the driver has it, and where it is to be restored; empty: on its card. Raises DatabaseError,
+        with which the database may have it all the same: then it is tried again.
+        """
+        before, after = self._here.gpus[old], self._here.gpus[new]
+        await self._behind.flush()
+        async with self._behind.nothing_written():
+            await self._behind.write(_move, container, before, after, dict(card_move))
+            row: Rows = {(Container, container): {"card_move": dict(card_move)}}
+            await self._behind.renamed((Claim, (container, before)), (Claim, (container, after)), row)
+
     async def made(self, container: Container) -> dict[str, int]:
         """What a container was promised before: bytes by GPU."""
         found = await self._behind.ask(_promised, container)
@@ -62,6 +76,12 @@ def _promise(container: Container, node: int, quota: Mapping[int, int], within_a
         Claim.objects.bulk_create(
             claims, update_conflicts=True, unique_fields=["container", "gpu"], update_fields=["quota"]
         )
+
+
+def _move(container: str, old: int, new: int, card_move: dict[str, str]) -> None:
+    with transaction.atomic():
+        Claim.objects.filter(container__pk=container, gpu=old).update(gpu=new)
+        Container.objects.filter(pk=container).update(card_move=card_move)
 
 
 def _promised(container: Container) -> dict[int, int]:

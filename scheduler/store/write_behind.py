@@ -175,6 +175,18 @@ class WriteBehind:
                 for row, fields in claims.items():
                     self.with_the_next(row, **fields)
 
+    async def renamed(self, old: Row, new: Row, also: Rows) -> None:
+        """The database has this row under another key, `also` these, written by the caller inside `nothing_written`."""
+        if old in self._rows:
+            self._rows[new] = self._rows.pop(old)
+        if old in self._last:
+            self._last[new] = self._last.pop(old)
+        for row, fields in also.items():
+            self._take_out(row, fields)
+            self._last.setdefault(row, {}).update(fields)
+        if self.journal:
+            await self.journal.note(Journal.rename, old, new, also)
+
     # ---- writing ----
 
     async def run(self) -> None:

@@ -21,8 +21,12 @@ class Slot:
 
     @property
     def uuid(self) -> bytes:
-        """16 bytes, as cuDeviceGetUuid gives them."""
+        """16 bytes, as cuDeviceGetUuid gives them. Set where a process has come to another card."""
         return bytes(_ffi.buffer(self._raw.uuid))
+
+    @uuid.setter
+    def uuid(self, uuid: bytes) -> None:
+        _ffi.buffer(self._raw.uuid)[:] = uuid
 
     # ---- what decides ----
 

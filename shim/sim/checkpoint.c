@@ -11,6 +11,7 @@
 #include "driver.h"
 
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -83,13 +84,32 @@ static CUresult checkpoint(struct card_process *process) {
     return CUDA_SUCCESS;
 }
 
+/* Where each GPU of this process is to be: as the asker's pairs say, of which `from` are cards. Names all cards or
+ * none.
+ */
+static bool find_cards(const struct card_checkpoint *mine, const struct card *card, unsigned *here) {
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
+        uint32_t to = atomic_load(&mine->pairs[card_here(gpu)]);
+        here[gpu] = to == 0 ? card_here(gpu) : to - 1;
+        if (here[gpu] >= card->gpus) return false;
+        for (unsigned other = 0; other < gpu; other++)
+            if (here[other] == here[gpu]) return false;
+    }
+    return true;
+}
+
 static CUresult restore(struct card_checkpoint *mine) {
     struct card *card = card_open();
     uint64_t units = 0;
+    unsigned before[CARD_GPUS], here[CARD_GPUS];
     if (gate_tied()) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!find_cards(mine, card, here)) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) before[gpu] = card_here(gpu);
+    card_go(here);
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
         if (!card_bring_back(gpu, atomic_load(&mine->away[gpu]))) {
             while (gpu-- > 0) card_put_away(gpu);
+            card_go(before);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         units += atomic_load(&mine->away[gpu]);
@@ -210,9 +230,43 @@ EXPORT CUresult cuCheckpointProcessCheckpoint(int pid, const void *args) {
     return ask(pid, CHECKPOINT, 0);
 }
 
-EXPORT CUresult cuCheckpointProcessRestore(int pid, const void *args) {
+/* CUcheckpointRestoreArgs, as of CUDA 13: from which GPU to which, and all of them are named. */
+struct gpu_pair {
+    uint8_t old_uuid[16], new_uuid[16];
+};
+struct restore_args {
+    const struct gpu_pair *pairs;
+    unsigned count;
+    uint8_t reserved[52];
+};
+
+static unsigned card_of(const struct card *card, const uint8_t *uuid) {
+    unsigned gpu = 0;
+    while (gpu < card->gpus && memcmp(card->gpu[gpu].uuid, uuid, 16) != 0) gpu++;
+    return gpu;
+}
+
+/* As a real driver, it wants every card of the host named, and each as what becomes of one other. */
+static bool note_pairs(struct card_checkpoint *theirs, const struct restore_args *args) {
+    const struct card *card = card_open();
+    unsigned count = args != NULL ? args->count : 0;
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) atomic_store(&theirs->pairs[gpu], 0);
+    if (count == 0) return true;
+    if (count != card->gpus) return false;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned from = card_of(card, args->pairs[i].old_uuid), to = card_of(card, args->pairs[i].new_uuid);
+        if (from >= card->gpus || to >= card->gpus) return false;
+        atomic_store(&theirs->pairs[from], to + 1);
+    }
+    return true;
+}
+
+EXPORT CUresult cuCheckpointProcessRestore(int pid, const struct restore_args *args) {
     COUNTED();
-    (void)args; /* restoring onto other GPUs than before: not here */
+    CUresult ready = sim_ready();
+    if (ready != CUDA_SUCCESS) return ready;
+    struct card_process *process = pid > 0 ? card_process_of(pid) : NULL;
+    if (process == NULL || !note_pairs(&process->checkpoint, args)) return CUDA_ERROR_INVALID_VALUE;
     return ask(pid, RESTORE, 0);
 }
 

@@ -123,7 +123,7 @@ EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
 EXPORT CUresult cuDeviceGetUuid_v2(uint8_t *uuid, CUdevice device) {
     ENTERED();
     CHECK_DEVICE(uuid, device);
-    memcpy(uuid, card_open()->gpu[sim_gpu(device)].uuid, 16);
+    memcpy(uuid, card_open()->gpu[card_here(sim_gpu(device))].uuid, 16);
     return CUDA_SUCCESS;
 }
 

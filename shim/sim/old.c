@@ -94,7 +94,7 @@ EXPORT CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
     unsigned gpu = sim_gpu(context->device);
-    if (free_bytes != NULL) *free_bytes = clamp(card_free(gpu) * CARD_UNIT);
+    if (free_bytes != NULL) *free_bytes = clamp(card_free(card_here(gpu)) * CARD_UNIT);
     if (total != NULL) *total = clamp(card_open()->gpu[gpu].units * CARD_UNIT);
     return CUDA_SUCCESS;
 }

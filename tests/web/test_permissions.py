@@ -54,6 +54,7 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("POST", "containers/{live}/pause/", {}, OWN),
     ("POST", "containers/{live}/resume/", {}, OWN),
     ("POST", "containers/{live}/kill/", {}, OWN),
+    ("POST", "containers/{live}/move/", {"gpu": "GPU-0"}, OWN),
     ("GET", "containers/{live}/logs/", None, (401, 403, 403, 200, 200, 200, 200)),
     ("GET", "commands/", None, ALL),
     ("GET", "commands/{command}/", None, (401, 404, 404, 200, 200, 200, 200)),

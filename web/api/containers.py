@@ -41,7 +41,7 @@ from web.services.booked import coming
 from web.services.sharing import not_kept, price
 from web.spec.fields import StrictText
 from web.spec.planned import PlannedSpec
-from web.spec.requests import PRIVATE, ChangeSpec, KillSpec, NoteSpec, PauseSpec
+from web.spec.requests import PRIVATE, ChangeSpec, KillSpec, MoveSpec, NoteSpec, PauseSpec
 
 LAUNCHED_OR_PLANNED = PolymorphicProxySerializer(
     component_name="LaunchedOrPlanned", serializers=[SteeredAnswer, PlannedAnswer], resource_type_field_name=None
@@ -189,6 +189,17 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         """
         given = KillSpec.parse(request.data)
         return self._outcome(steering.kill(person(request), self.get_object(), **given))
+
+    @extend_schema(request=MoveSpec, responses=STEERED)
+    @action(detail=True, methods=["post"])
+    def move(self, request: Request, pk: UUID) -> Response:
+        """Moves its memory to another GPU (`gpu`, a UUID) of its host, by way of host memory; its programs go on there.
+
+        `leaves` names the GPU that it leaves, where it has several. 400: no such GPU. 403: not yours to steer, or not a
+        GPU that its owner may use. 409: no room there, another chip, out of service, or its memory cannot be moved.
+        """
+        given = MoveSpec.parse(request.data)
+        return self._outcome(steering.move(person(request), self.get_object(), **given))
 
     @extend_schema(parameters=[LogsQuery], responses={(200, "text/plain"): OpenApiTypes.STR, **ERRORS})
     @action(detail=True)

@@ -29,6 +29,7 @@ class AllocationEvent(models.Model):
         UNPAUSED = "unpaused"
         SWAPPED_OUT = "swapped_out"  # its memory on a card went to the host's
         SWAPPED_IN = "swapped_in"  # and came back
+        CARD_CHANGED = "card_changed"  # it came back on another card
         NOT_MOVED = "not_moved"  # it was to give way, and could not
         NOT_RESTORED = "not_restored"  # its memory could not be brought back from host memory
         NOT_STOPPED = "not_stopped"  # others had the turn, and it went on computing

@@ -184,6 +184,9 @@ class Container(models.Model):
         max_length=6, blank=True, choices=GaveWay, help_text="Why it is swapped out, if no person has done that."
     )
     gave_way_to = models.CharField(max_length=63, blank=True, help_text="The name of whom it gave way to.")
+    card_move = models.JSONField(
+        default=dict, blank=True, help_text="{from, to}, UUIDs: its VRAM comes back on another GPU; else empty."
+    )
     cannot_move = models.CharField(
         max_length=500,
         blank=True,
@@ -359,6 +362,7 @@ class Command(models.Model):
         COMPUTE = "compute"
         DRAIN = "drain-gpu"
         UNDRAIN = "undrain-gpu"
+        MOVE = "move"
         FORECAST = "forecast"
 
     class Outcome(models.TextChoices):

@@ -95,7 +95,14 @@ def place_of_state() -> Case:
 
 LOST = "Lost with its node."  # why what a node held has ended that was removed by force
 # Nothing of it is in host memory.
-NOT_SWAPPED = {"swapped_at": None, "swapped": 0, "gave_way": "", "gave_way_to": "", "not_restored": ""}
+NOT_SWAPPED: dict[str, Any] = {
+    "swapped_at": None,
+    "swapped": 0,
+    "gave_way": "",
+    "gave_way_to": "",
+    "not_restored": "",
+    "card_move": {},
+}
 
 # Of a container that has ended, whoever tells that: it stands nowhere any more, waits for nothing, and uses nothing.
 NOT_STANDING: dict[str, Any] = {"paused_at": None, "swap": "", "cannot_move": "", "no_turns": "", **NOT_SWAPPED}

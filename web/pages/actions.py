@@ -28,6 +28,9 @@ ACTIONS: dict[str, Action] = {
     "stop": lambda user, container, given: steering.kill(user, container, GRACE, note=given["note"]),
     "first": lambda user, container, given: steering.reorder(user, [container.pk]),
     "remove": lambda user, container, given: steering.remove(user, container),
+    "move": lambda user, container, given: steering.move(
+        user, container, given.get("gpu", ""), given.get("leaves", ""), given["note"]
+    ),
     "change": lambda user, container, given: steering.change(user, container, **_changes(given)),
 }
 NO_LIMIT = ("compute_limit", "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from web.history import samples
 from web.history.incidents import end_of
 from web.history.life import stretches
 from web.http import reading
-from web.models import AllocationEvent, Container, Node, State, Usage
+from web.models import AllocationEvent, Claim, Container, Gpu, Node, State, Usage
 from web.pages import table
 from web.pages.frame import container_or_404, host_of, person, show
 from web.pages.launch_form import text_of
@@ -47,6 +48,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "container": found,
         "state_label": STATES[found.state],
         "claims": claims,
+        "other_cards": _other_cards(found, claims),
         "rates": _rates(found),
         "where": found.node_name if Node.several() else "",
         "cannot_swap": found.cannot_move or (found.node.cannot_swap if found.node else ""),
@@ -148,6 +150,13 @@ def log(request: HttpRequest, pk: UUID) -> HttpResponse | StreamingHttpResponse:
     if download:
         response.headers["Content-Disposition"] = f'attachment; filename="{found.name}.log"'
     return response
+
+
+def _other_cards(container: Container, claims: Sequence[Claim]) -> list[Gpu]:
+    """Where what it has could go."""
+    its = [claim.gpu_id for claim in claims]
+    others = Gpu.objects.filter(node=container.node_id, present=True, drained_at=None) if its else Gpu.objects.none()
+    return list(others.exclude(pk__in=its))
 
 
 def _rates(found: Container) -> dict[str, float]:

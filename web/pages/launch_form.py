@@ -18,14 +18,13 @@ from web.errors import Problem
 from web.models import Container, Shortage
 from web.sizes import exact_size
 from web.spec.fields import SizeField, StrictBoolean, problem_from
-from web.spec.planned import PLANNING
+from web.spec.planned import PLANNING, PlannedSpec
 from web.spec.requests import (
     NOTHING,
     EnvironmentField,
     GpusField,
     HappeningsField,
     ItemsField,
-    LaunchSpec,
     WordsField,
     asked_for,
 )
@@ -74,7 +73,7 @@ def faults_of(form: QueryDict) -> dict[str, str]:
     """What is wrong with each field, by its name: all that can be told without launching."""
     found: dict[str, str] = {}
     spec: dict[str, Any] = {"image": form.get("image", "").strip()}
-    for name in FIELDS:
+    for name in WRITTEN:
         try:
             part = QueryDict(mutable=True)
             for key in (name, *(("gpu_count",) if name == "gpus" else ())):
@@ -82,7 +81,7 @@ def faults_of(form: QueryDict) -> dict[str, str]:
             spec |= {key: value for key, value in spec_of(part).items() if key == name}
         except Problem as problem:
             found[name] = problem.message
-    judged = LaunchSpec(data=spec)
+    judged = PlannedSpec(data=spec)
     if not judged.is_valid():
         for name, errors in judged.errors.items():
             found.setdefault(name, problem_from({name: errors}).message)

@@ -28,6 +28,7 @@ EVENTS: dict[str, str] = {
     EventKind.UNPAUSED: "unpaused",
     EventKind.SWAPPED_OUT: "swapped out",
     EventKind.SWAPPED_IN: "swapped in",
+    EventKind.CARD_CHANGED: "moved to another GPU",
     EventKind.NOT_MOVED: "did not give way",
     EventKind.NOT_RESTORED: "could not be brought back",
     EventKind.NOT_STOPPED: "not stopped for a turn",

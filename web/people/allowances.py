@@ -152,14 +152,18 @@ def require_launch(user: User, limits: Allowed, priority: int, quota: int, gpus:
 
 def require_ever(limits: Allowed, priority: int, quota: int, gpus: Iterable[str]) -> None:
     """The same whatever else the person has: what waiting for one's own containers to end cannot help."""
-    if limits.gpus is not None and (refused := [gpu for gpu in gpus if gpu not in limits.gpus]):
-        raise _over("gpus", f"You may not use GPU {refused[0]}.")
+    require_gpus(limits, gpus)
     require_priority(limits, priority)
     if limits.gpu_memory is not None and quota > limits.gpu_memory:
         most = format_size(limits.gpu_memory)
         raise _over("gpu_memory", f"This takes {format_size(quota)}; you may hold {most} at once.")
     if limits.containers == 0:
         raise _over("", "You may have no containers.")
+
+
+def require_gpus(limits: Allowed, gpus: Iterable[str]) -> None:
+    if limits.gpus is not None and (refused := [gpu for gpu in gpus if gpu not in limits.gpus]):
+        raise _over("gpus", f"You may not use GPU {refused[0]}.")
 
 
 def require_priority(limits: Allowed, priority: int) -> None:

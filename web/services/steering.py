@@ -28,7 +28,7 @@ from web.services.placement.place import place
 from web.services.placement.policies import able_cards
 from web.services.sharing import require_stoppable
 from web.spec import quotas
-from web.spec.requests import ChangeSpec, ComputeSpec, KillSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
+from web.spec.requests import ChangeSpec, ComputeSpec, KillSpec, MoveSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -39,6 +39,7 @@ __all__ = [
     "forecast",
     "kill",
     "launch",
+    "move",
     "pause",
     "remove",
     "reorder",
@@ -69,6 +70,16 @@ def kill(user: User, container: Container, grace: float = 0, note: str = "") -> 
     """Ends it: at once, or after its stop signal and up to `grace` seconds."""
     KillSpec.parse({"grace": grace, "note": note})
     return _steer(user, container, Command.Kind.KILL, note, grace=float(grace))
+
+
+def move(user: User, container: Container, gpu: str, leaves: str = "", note: str = "") -> Command:
+    """Moves what it has on one GPU of its host to another one. `leaves`: which it leaves, where it has several."""
+    require_steering(user, container, str(Command.Kind.MOVE))
+    MoveSpec.parse({"gpu": gpu, "leaves": leaves, "note": note})
+    if not Gpu.objects.filter(uuid=gpu, node=container.node, present=True).exists():
+        raise Problem("unknown_gpu", "There is no such GPU on its host.", 400, "gpu")
+    allowances.require_gpus(allowances.limits_of(container.owner), [gpu])
+    return _steer(user, container, Command.Kind.MOVE, note, gpu=gpu, **({"leaves": leaves} if leaves else {}))
 
 
 def remove(user: User, container: Container) -> Command:

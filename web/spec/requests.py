@@ -377,6 +377,11 @@ class KillSpec(NoteSpec):
     grace = StrictNumber(required=False, default=0.0, min_value=0, max_value=3600)
 
 
+class MoveSpec(NoteSpec):
+    gpu = StrictText(max_length=64)
+    leaves = StrictText(required=False, allow_blank=True, default="", max_length=64)
+
+
 class ExecSpec(StrictSerializer):
     """One more program in a container. Without a command it is the best shell that is there."""
 

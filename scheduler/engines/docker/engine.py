@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
@@ -17,7 +19,7 @@ from scheduler.engines.docker import options, versions
 from scheduler.engines.docker.attach import Attached, Unasked, attach_again
 from scheduler.engines.docker.client import ANSWERS_WITHIN, LOOK_WITHIN, Client
 from scheduler.engines.docker.executed import Execs, Executed
-from scheduler.engines.docker.gpu_access import Access, detect
+from scheduler.engines.docker.gpu_access import Access, detect, node_of
 from scheduler.engines.docker.groups import Groups
 from scheduler.engines.docker.image_files import Preloads, Programs
 from scheduler.engines.docker.images import STOPS, Image, Images
@@ -35,6 +37,10 @@ from web.sizes import format_size
 from web.spec.reserved import SHIM
 
 log = logging.getLogger(__name__)
+
+
+CARD_NODES = Path(__file__).with_name("launching") / "card_nodes.py"
+NODE_SECONDS = 30.0
 
 
 class DockerEngine:
@@ -258,6 +264,25 @@ class DockerEngine:
         limit = int(launched_with) + extra
         swap = limit if found["HostConfig"]["MemorySwap"] > 0 else None
         self._client.api.update_container(engine_id, mem_limit=limit, memswap_limit=swap)
+
+    async def give_card(self, engine_id: str, gpu: str) -> None:
+        await self._card_node("give", engine_id, gpu)
+
+    async def take_card(self, engine_id: str, gpu: str) -> None:
+        await self._card_node("take", engine_id, gpu)
+
+    async def _card_node(self, what: str, engine_id: str, gpu: str) -> None:
+        self._check_started()
+        if self._runtime_environment.simulation is not None:
+            return  # its cards have no nodes
+        await self._watch.require_ours(engine_id)
+        await self._client.call(self._change_node, what, engine_id, gpu)
+
+    def _change_node(self, what: str, engine_id: str, gpu: str) -> None:
+        if pid := self._client.api.inspect_container(engine_id)["State"]["Pid"]:
+            command = [sys.executable, "-I", "-S", str(CARD_NODES), str(pid), what, node_of(gpu)]
+            if (done := subprocess.run(command, capture_output=True, text=True, timeout=NODE_SECONDS)).returncode:
+                raise EngineError(f"Its device nodes could not be changed: {done.stderr.strip()}.")
 
     async def kill(self, engine_id: str, *, grace: float = 0.0) -> None:
         self._check_started()

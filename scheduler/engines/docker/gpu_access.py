@@ -31,6 +31,9 @@ DRIVER_LIBRARIES = re.compile(
 )
 DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 SMI = "nvidia-smi"  # images do not bring it: it is the driver's
+# Every card's node may be used, so that a container can be moved to another card; inside are those of its own cards
+# alone, and nothing inside can make one (launching/card_nodes.py).
+EVERY_CARD = ("c 195:* rw",)  # NVIDIA's major number (Documentation/admin-guide/devices.txt of Linux)
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 
 
@@ -45,7 +48,7 @@ class Mount:
 class Additions:
     """`requests` are Docker's DeviceRequests, `devices` host paths, `libraries` folders inside for the loader.
 
-    `alone`: no other GPU is inside.
+    `alone`: no other GPU is inside. `rules`: which nodes may be used at all, if they are there.
     """
 
     requests: tuple[Mapping[str, Any], ...] = ()
@@ -54,6 +57,7 @@ class Additions:
     libraries: tuple[str, ...] = ()
     state: str | None = None
     alone: bool = True
+    rules: tuple[str, ...] = ()
 
 
 class Access(Protocol):
@@ -69,14 +73,15 @@ class NvidiaRuntime:
 
     def additions(self, gpus: Sequence[str]) -> Additions:
         wanted = {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu", "compute", "utility"]]}
-        return Additions(requests=(wanted,))
+        return Additions(requests=(wanted,), rules=EVERY_CARD)
 
 
 class Cdi:
     toolkit: ClassVar[bool] = True
 
     def additions(self, gpus: Sequence[str]) -> Additions:
-        return Additions(requests=({"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={gpu}" for gpu in gpus]},))
+        wanted = {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={gpu}" for gpu in gpus]}
+        return Additions(requests=(wanted,), rules=EVERY_CARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ class Raw:
                 *(Mount(path, place) for place, path in self.programs.items()),
             ),
             libraries=(folder,),
+            rules=EVERY_CARD,
         )
 
 
@@ -161,6 +167,13 @@ def raw(devices: Path = Path("/dev"), driver: Path = Path("/proc/driver/nvidia/g
     nodes = {uuid: str(devices / f"nvidia{minor}") for uuid, minor in _minors(driver).items()}
     smi = shutil.which(SMI)
     return Raw(nodes, control, driver_libraries(), {f"/usr/bin/{SMI}": os.path.realpath(smi)} if smi else {})
+
+
+def node_of(gpu: str, driver: Path = Path("/proc/driver/nvidia/gpus")) -> str:
+    """The host's device node of a card. Raises EngineError."""
+    if (minor := _minors(driver).get(gpu)) is None:
+        raise EngineError(f"No device node is known for {gpu}.", code="no_such_gpu")
+    return f"/dev/nvidia{minor}"
 
 
 def _minors(driver: Path) -> dict[str, int]:

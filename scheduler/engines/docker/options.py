@@ -136,6 +136,7 @@ def create_body(
             "Devices": [
                 {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rw"} for path in additions.devices
             ],
+            "DeviceCgroupRules": list(additions.rules),
             "DeviceRequests": list(additions.requests),
             "PortBindings": bindings,
             "ShmSize": shared_memory(launch.shm_size, launch.memory or limits.memory),

@@ -192,6 +192,12 @@ class ProcessEngine:
     async def add_memory(self, engine_id: str, extra: int) -> None:
         """Nothing to do: this engine sets no limits of host memory."""
 
+    async def give_card(self, engine_id: str, gpu: str) -> None:
+        """Nothing to do: every process of the host reaches every card."""
+
+    async def take_card(self, engine_id: str, gpu: str) -> None:
+        """As above."""
+
     def require_within(self, id_: str, size: int) -> None: ...
 
     def memory_left(self) -> int | None:

@@ -18,10 +18,11 @@ MOST_ECC = 10  # uncorrected errors since the driver was loaded
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`means` and `do`: sentences."""
+    """`means` and `do`: sentences. `answers`: the card does, so what is on it can be moved to another one."""
 
     means: str
     do: str
+    answers: bool = True
 
     def __str__(self) -> str:
         return f"{self.means} {self.do}"
@@ -34,16 +35,28 @@ XIDS: Mapping[int, Fault] = {
     48: Fault("XID 48: an uncorrectable memory error (double bit).", f"{RESET} If it returns, run NVIDIA's diagnosis."),
     63: Fault("XID 63: a row of its memory is to be remapped.", f"Results so far are right. {RESET}"),
     64: Fault("XID 64: a row of its memory could not be remapped.", f"{RESET} If it returns: {REPLACE.lower()}"),
-    79: Fault("XID 79: the card has fallen off the bus.", "Restart the host. If it returns, check power and slot."),
+    79: Fault(
+        "XID 79: the card has fallen off the bus.",
+        "Restart the host. If it returns, check power and slot.",
+        answers=False,
+    ),
     94: Fault("XID 94: an uncorrectable memory error hit one program.", f"Start that program again. {RESET}"),
     95: Fault("XID 95: an uncorrectable memory error may have hit every program on it.", RESET),
-    119: Fault("XID 119: the card's own processor (GSP) does not answer.", f"{RESET} If that fails, restart the host."),
-    120: Fault("XID 120: the card's own processor (GSP) failed.", f"{RESET} If that fails, restart the host."),
+    119: Fault(
+        "XID 119: the card's own processor (GSP) does not answer.",
+        f"{RESET} If that fails, restart the host.",
+        answers=False,
+    ),
+    120: Fault(
+        "XID 120: the card's own processor (GSP) failed.", f"{RESET} If that fails, restart the host.", answers=False
+    ),
 }
-LOST = Fault("The card does not answer: it has fallen off the bus.", XIDS[79].do)
+LOST = Fault("The card does not answer: it has fallen off the bus.", XIDS[79].do, answers=False)
 NOT_REMAPPED = Fault("Rows of its memory could not be remapped.", REPLACE)
 TOO_HOT = Fault("It is as hot as the temperature at which it switches off.", "Check its fans and the room's cooling.")
 MANY_ERRORS = Fault("It had more than {most} uncorrected memory errors.", f"{RESET} If they return: {REPLACE.lower()}")
+
+SILENT = frozenset(str(each) for each in (*XIDS.values(), LOST) if not each.answers)
 
 
 def found(card: Card, reading: Reading | None) -> str:

@@ -1,4 +1,4 @@
-"""Cards out of service: nothing new is placed on them, and what runs there goes on.
+"""Cards out of service: nothing new is placed on them, and what runs there is moved to another card, or goes on.
 
 An admin takes a card out of service, or a fault does (faults.py); only an admin puts it back. What was found before
 that does not take it out again while it merely lasts: its reason stays in the card's row.
@@ -7,16 +7,21 @@ that does not take it out again while it merely lasts: its reason stays in the c
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from math import inf
 
 from django.conf import settings
 from django.db import DatabaseError
 
 from scheduler import clock
+from scheduler.containers import placement
 from scheduler.core.events import GpuDrained
 from scheduler.gpus import Gpus, Reading
 from scheduler.monitors.cards import faults
+from scheduler.monitors.cards.faults import SILENT
 from scheduler.sessions.broker import Broker
+from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 from web import audit
 from web.errors import Problem
@@ -24,9 +29,16 @@ from web.errors import Problem
 log = logging.getLogger(__name__)
 
 
+AGAIN = 600.0  # seconds in which one that could not be moved is not tried again
+Move = Callable[[LiveContainer, str, str, str], Awaitable[str]]
+
+
 class Service:
-    def __init__(self, gpus: Gpus, broker: Broker, store: Store) -> None:
-        self._gpus, self._broker, self._store = gpus, broker, store
+    """`move` moves a container from one card to another, for a reason. Raises Problem."""
+
+    def __init__(self, gpus: Gpus, broker: Broker, store: Store, move: Move) -> None:
+        self._gpus, self._broker, self._store, self._move = gpus, broker, store, move
+        self._tried: dict[str, float] = {}  # container → when it was last tried to move it off
         self._reasons: dict[str, str] = {}  # GPU → why it was last drained
         self._unrecorded: list[tuple[str, str]] = []  # deeds of ours that the audit log has not taken yet
 
@@ -74,6 +86,33 @@ class Service:
                 log.warning("a drained GPU is not in the audit log yet: %s", error)
                 return
             del self._unrecorded[0]
+
+    async def empty(self) -> None:
+        """Moves who can be moved off the cards that are out of service; one after the other, and the others stay."""
+        lives = self._broker.live_containers
+        self._tried = {name: at for name, at in self._tried.items() if name in lives}
+        for live in list(lives.values()):
+            for gpu in [gpu for gpu in live.quota if self.is_drained(gpu) and self._reasons.get(gpu) not in SILENT]:
+                if to := self._other(live, gpu):
+                    self._tried[live.id] = self._broker.now()
+                    try:
+                        await self._move(live, gpu, to, f"GPU {self._gpus.cards[gpu].index} is out of service.")
+                    except Problem as problem:
+                        log.warning("container %s stays on a GPU that is out of service: %s", live, problem)
+
+    def _other(self, live: LiveContainer, gpu: str) -> str:
+        """A card for it, if it may be moved; else empty."""
+        known, state = self._broker.state.containers.get(live.id), self._broker.state
+        late = self._broker.now() - self._tried.get(live.id, -inf) < AGAIN
+        if known is None or late or live.finished or not (live.engine_id and known.preemptible and known.movable):
+            return ""
+        others = {
+            uuid: card for uuid, card in state.gpus.items() if uuid not in live.quota and uuid in self._gpus.cards
+        }
+        try:
+            return placement.choose(replace(state, gpus=others), 1, live.quota[gpu])[0]
+        except Problem:
+            return ""
 
     def _drain(self, gpu: str, reason: str) -> None:
         reason = self._reasons[gpu] = reason[:500]

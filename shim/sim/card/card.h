@@ -50,10 +50,10 @@ struct card_gpu {
     union card_moment clock;
     _Atomic uint64_t busy_ns; /* in which somebody computed */
     struct card_sample sample[CARD_SAMPLES];
-    _Atomic uint32_t warmer;     /* than a card that nothing is wrong with, degrees */
-    _Atomic uint32_t ecc_errors; /* uncorrected ones */
+    _Atomic uint32_t warmer;       /* than a card that nothing is wrong with, degrees */
+    _Atomic uint32_t ecc_errors;   /* uncorrected ones */
     _Atomic uint32_t remap_failed; /* a row of its memory could not be remapped */
-    _Atomic uint32_t xids, xid;  /* how many critical errors it has reported, and the last one's number */
+    _Atomic uint32_t xids, xid;    /* how many critical errors it has reported, and the last one's number */
 };
 
 /* What a process computes on a GPU: when the clock reads `end`, all is done. While it had nothing to do, the clock went
@@ -70,6 +70,8 @@ struct card_checkpoint {
     _Atomic uint32_t order, answered; /* equal: nothing is to be done */
     _Atomic int16_t results[256];     /* of the last orders, by their numbers: an asker may be slow to look */
     _Atomic uint64_t away[CARD_GPUS]; /* units that are in host memory */
+    _Atomic uint32_t
+        pairs[CARD_GPUS]; /* of a restore: card → the number and 1 of that which takes its place; 0: its own */
 };
 
 struct card_process {

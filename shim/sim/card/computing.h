@@ -29,6 +29,9 @@ uint64_t card_given(unsigned gpu);
 bool card_reached(unsigned gpu, uint64_t place);
 bool card_wait(unsigned gpu, uint64_t place, uint64_t deadline_ns);
 
+/* All is done, and the process goes on with this GPU on another card (card_go). */
+void card_computes_on(unsigned gpu, unsigned from, unsigned to);
+
 /* Sleeps until all is done that this process has given. */
 void card_settle(unsigned gpu);
 

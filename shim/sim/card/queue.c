@@ -7,6 +7,7 @@
 #include "channels.h"
 #include "computing.h"
 #include "processes.h"
+#include "units.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -47,7 +48,7 @@ static uint64_t place(unsigned gpu, uint64_t reading) {
     }
     struct card_process *process = card_self();
     if (passed && mine->first == NULL && process != NULL)
-        atomic_store(&process->computing[gpu].end, mine->end + mine->stalled);
+        atomic_store(&process->computing[card_here(gpu)].end, mine->end + mine->stalled);
     uint64_t here = reading - mine->stalled;
     return mine->first != NULL ? card_least(here, mine->first->place) : here;
 }
@@ -56,7 +57,7 @@ static uint64_t place(unsigned gpu, uint64_t reading) {
 static uint64_t make_room(unsigned gpu) {
     struct queue *mine = &queue[gpu];
     for (uint64_t here, first;;) {
-        here = place(gpu, card_clock(gpu).ps);
+        here = place(gpu, card_clock(card_here(gpu)).ps);
         if ((first = mine->done[mine->next]) <= here) return here;
         pthread_mutex_unlock(&mine->lock);
         card_wait(gpu, first, 0);
@@ -69,7 +70,7 @@ static uint64_t append(unsigned gpu, struct card_process *process, uint64_t ns, 
     struct queue *mine = &queue[gpu];
     uint64_t here = make_room(gpu);
     if (mine->end < here) {
-        atomic_fetch_add(&process->computing[gpu].rested, here - mine->end);
+        atomic_fetch_add(&process->computing[card_here(gpu)].rested, here - mine->end);
         mine->end = here;
     }
     if (barrier != NULL) {
@@ -79,7 +80,7 @@ static uint64_t append(unsigned gpu, struct card_process *process, uint64_t ns, 
         mine->last = &barrier->next;
     }
     mine->end += card_least(ns, LONGEST_NS) * 1000;
-    atomic_store(&process->computing[gpu].end, mine->first != NULL ? FOR_EVER : mine->end + mine->stalled);
+    atomic_store(&process->computing[card_here(gpu)].end, mine->first != NULL ? FOR_EVER : mine->end + mine->stalled);
     mine->done[mine->next] = mine->end;
     mine->next = (mine->next + 1) % AHEAD;
     return mine->end;
@@ -104,7 +105,7 @@ uint64_t card_given(unsigned gpu) {
 bool card_reached(unsigned gpu, uint64_t end) {
     if (end == 0) return true;
     pthread_mutex_lock(&queue[gpu].lock);
-    bool reached = end <= place(gpu, card_clock(gpu).ps);
+    bool reached = end <= place(gpu, card_clock(card_here(gpu)).ps);
     pthread_mutex_unlock(&queue[gpu].lock);
     return reached;
 }
@@ -116,7 +117,7 @@ static void sleep_until(uint64_t ns) {
 
 bool card_wait(unsigned gpu, uint64_t end, uint64_t deadline_ns) {
     while (end > 0 && card_self() != NULL) {
-        union card_moment now = card_clock(gpu), then = now;
+        union card_moment now = card_clock(card_here(gpu)), then = now;
         pthread_mutex_lock(&queue[gpu].lock);
         uint64_t here = place(gpu, now.ps), until = end + queue[gpu].stalled;
         const struct barrier *barrier = queue[gpu].first;
@@ -135,10 +136,25 @@ bool card_wait(unsigned gpu, uint64_t end, uint64_t deadline_ns) {
             continue;
         }
         /* Others may give more, and then it takes longer, but never less, unless one of them dies. */
-        card_walk(gpu, &then, now.ns + longest, until);
+        card_walk(card_here(gpu), &then, now.ns + longest, until);
         sleep_until(then.ns);
     }
     return true;
+}
+
+void card_computes_on(unsigned gpu, unsigned from, unsigned to) {
+    struct queue *mine = &queue[gpu];
+    struct card_process *process = card_self();
+    pthread_mutex_lock(&mine->lock);
+    /* It is on its own scale where it was: the clocks of two cards differ by what others have computed. */
+    mine->stalled += card_clock(to).ps - card_clock(from).ps;
+    if (process != NULL && mine->end > 0) {
+        struct card_computing *there = &process->computing[to];
+        uint64_t end = mine->end + mine->stalled;
+        atomic_fetch_add(&there->rested, end - atomic_load(&there->end));
+        atomic_store(&there->end, end);
+    }
+    pthread_mutex_unlock(&mine->lock);
 }
 
 void card_settle(unsigned gpu) { card_wait(gpu, card_given(gpu), 0); }
@@ -158,7 +174,7 @@ static void *watch(void *number) {
         unsigned channel = mine->first->channel;
         uint32_t bell = card_channel_bell(channel);
         const struct barrier *before = mine->first;
-        place(gpu, card_clock(gpu).ps);
+        place(gpu, card_clock(card_here(gpu)).ps);
         if (mine->first != before) continue;
         pthread_mutex_unlock(&mine->lock);
         card_channel_wait(channel, bell, LOOK_MS);

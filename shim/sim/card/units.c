@@ -1,5 +1,6 @@
 #include "units.h"
 
+#include "computing.h"
 #include "processes.h"
 
 #include <sched.h>
@@ -7,6 +8,21 @@
 
 /* How long a short taker waits for others who are half-way and may yet give back: a frozen one must not hold it up. */
 #define PATIENCE_US 5000
+
+/* 0: never moved; else the card's number and 1. Asked in every call, and changed while nothing is in the driver. */
+static _Atomic unsigned moved[CARD_GPUS];
+
+unsigned card_here(unsigned gpu) {
+    unsigned to = atomic_load_explicit(&moved[gpu], memory_order_relaxed);
+    return to == 0 ? gpu : to - 1;
+}
+
+void card_go(const unsigned *here) {
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
+        if (card_here(gpu) != here[gpu]) card_computes_on(gpu, card_here(gpu), here[gpu]);
+        atomic_store(&moved[gpu], here[gpu] + 1);
+    }
+}
 
 /* Gives back any `units` of this process's units; how many it had. */
 static uint64_t put_back_any(unsigned gpu, uint64_t units) {
@@ -60,7 +76,8 @@ static bool try_take(struct card_process *process, unsigned gpu, uint64_t units,
     return got == units;
 }
 
-bool card_take(unsigned gpu, uint64_t units, uint32_t *taken) {
+bool card_take(unsigned of, uint64_t units, uint32_t *taken) {
+    unsigned gpu = card_here(of);
     struct card_process *process = card_self();
     if (units > card->gpu[gpu].units || process == NULL) return false;
     if (try_take(process, gpu, units, taken)) return true;
@@ -77,7 +94,8 @@ bool card_take(unsigned gpu, uint64_t units, uint32_t *taken) {
     return false;
 }
 
-void card_give(unsigned gpu, uint64_t units, const uint32_t *taken) {
+void card_give(unsigned of, uint64_t units, const uint32_t *taken) {
+    unsigned gpu = card_here(of);
     struct card_process *process = card_self();
     if (process == NULL) return;
     /* Counted down first: a look in between sees too much free for a moment, which taking then corrects. */
@@ -85,7 +103,8 @@ void card_give(unsigned gpu, uint64_t units, const uint32_t *taken) {
     put_back(gpu, units, taken);
 }
 
-uint64_t card_put_away(unsigned gpu) {
+uint64_t card_put_away(unsigned of) {
+    unsigned gpu = card_here(of);
     struct card_process *process = card_self();
     return process == NULL ? 0 : put_back_any(gpu, atomic_exchange(&process->held[gpu], 0));
 }

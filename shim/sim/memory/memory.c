@@ -53,7 +53,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
     unsigned gpu = sim_gpu(context->device);
-    if (free_bytes != NULL) *free_bytes = card_free(gpu) * CARD_UNIT;
+    if (free_bytes != NULL) *free_bytes = card_free(card_here(gpu)) * CARD_UNIT;
     if (total != NULL) *total = card_open()->gpu[gpu].units * CARD_UNIT;
     return CUDA_SUCCESS;
 }

@@ -27,13 +27,13 @@ static bool locate(CUdeviceptr address, const struct place *place, struct where 
     int file = heap_file(address, &offset);
     if (file < 0) return false;
     *where = (struct where){.offset = (uint64_t)offset, .bytes = place->bytes, .pid = getpid(), .file = file};
-    memcpy(where->uuid, card_open()->gpu[place->gpu].uuid, sizeof where->uuid);
+    memcpy(where->uuid, card_open()->gpu[card_here(place->gpu)].uuid, sizeof where->uuid);
     return true;
 }
 
 static int gpu_with(const uint8_t *uuid) {
     for (CUdevice device = 0; device < sim_devices(); device++)
-        if (memcmp(card_open()->gpu[sim_gpu(device)].uuid, uuid, 16) == 0) return (int)sim_gpu(device);
+        if (memcmp(card_open()->gpu[card_here(sim_gpu(device))].uuid, uuid, 16) == 0) return (int)sim_gpu(device);
     return -1;
 }
 
@@ -197,7 +197,7 @@ EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *address, struct ext
         buffer->offset > external->bytes - buffer->bytes)
         return CUDA_ERROR_INVALID_VALUE;
     struct where where = {.offset = buffer->offset, .bytes = buffer->bytes};
-    memcpy(where.uuid, card_open()->gpu[sim_gpu(context->device)].uuid, sizeof where.uuid);
+    memcpy(where.uuid, card_open()->gpu[card_here(sim_gpu(context->device))].uuid, sizeof where.uuid);
     return map(external->file, &where, address);
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -25,7 +25,9 @@ TINY = 1e-9  # seconds
 class Computing:
     """The time of one card: who computes has the same part of it as each other. `stands`: that one gets none now."""
 
-    def __init__(self, stands: Callable[[int], bool]) -> None:
+    def __init__(self, stands: Callable[[int], bool], cards: Sequence[Computing]) -> None:
+        """`cards`: of all cards of the host."""
+        self.all = cards
         self.had: Counter[int] = Counter()  # pid → seconds of a card of its own, so far
         self._left: dict[int, float] = {}  # pid → of those it has asked for
         self._done: dict[int, asyncio.Future[None]] = {}
@@ -41,8 +43,18 @@ class Computing:
         try:
             await done
         finally:
-            del self._left[pid], self._done[pid]
-            self.changed()
+            for each in self.all:  # it may have been moved to another
+                if each._done.get(pid) is done:
+                    del each._left[pid], each._done[pid]
+                    each.changed()
+
+    def go(self, pid: int, to: Computing) -> None:
+        """It computes there from now on: what it has begun, too."""
+        if to is not self:
+            to._left[pid], to._done[pid] = self._left.pop(pid), self._done.pop(pid)
+
+    def has(self, pid: int) -> bool:
+        return pid in self._left
 
     def of(self, pid: int) -> float:
         """What it has had up to now; also for other threads."""
@@ -92,7 +104,9 @@ class Cards(Gpus):
         self.silent: set[str] = set()
         self.reading: dict[str, Any] = {"temperature": 40, "power": 100.0}
         self.faulty: dict[str, dict[str, Any]] = {}
-        self.computing = {uuid: Computing(stands) for uuid in uuids}
+        everywhere: list[Computing] = []
+        self.computing = {uuid: Computing(stands, everywhere) for uuid in uuids}
+        everywhere += self.computing.values()
         self._told: dict[tuple[str, str], tuple[float, Counter[int]]] = {}  # of a GPU, for whom → when, and had by then
 
     # ---- the cards' side ----
@@ -111,6 +125,12 @@ class Cards(Gpus):
     def end(self, pid: int) -> None:
         for held in self.held.values():
             held.pop(pid, None)
+
+    def go(self, pid: int, to: Mapping[str, str]) -> None:
+        """The process was restored on other cards: old → new."""
+        there = [old for old in to if self.computing[old].has(pid)]
+        for old in there:
+            self.computing[old].go(pid, self.computing[to[old]])
 
     def changed(self) -> None:
         for each in self.computing.values():

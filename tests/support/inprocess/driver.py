@@ -14,6 +14,7 @@ from scheduler.card.access import CardAccess
 from scheduler.card.generation import Generation
 from scheduler.card.guardian import Guardian
 from scheduler.card.helper import Answer, CardError, CardHelper, Done, State, Why, _first
+from scheduler.gpus import uuid_bytes
 from tests.support.inprocess.cards import Cards
 from tests.support.inprocess.kernel import Kernel
 
@@ -37,9 +38,11 @@ class Driver:
         self.takes = dict.fromkeys(STEPS, 0.0)
         self.faults: dict[str, str] = {}
         self.refuses: dict[str, int] = {}  # step → CUresult, whoever asks
+        self.pairs_refused = 0  # CUresult of a restore on another card
         self.asked: list[Asked] = []
         self.why_not = ""
         self.cards: Cards
+        self.on: dict[int, dict[str, str]] = {}  # pid → GPU that it began on → where it is now, if that is another
         self._away: dict[int, dict[str, int]] = {}  # what is in host memory: pid → GPU → bytes
         self._kernel, self._kill = kernel, kill
         self._changed = asyncio.Event()
@@ -70,8 +73,8 @@ class Driver:
         self._away.pop(pid, None)
         self.changed()
 
-    def ask(self, order: str, pid: int, milliseconds: int = 0) -> asyncio.Task[Answer]:
-        task = asyncio.create_task(self._answer(order, pid, milliseconds))
+    def ask(self, order: str, pid: int, *more: object) -> asyncio.Task[Answer]:
+        task = asyncio.create_task(self._answer(order, pid, *more))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return task
@@ -81,7 +84,7 @@ class Driver:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _answer(self, order: str, pid: int, milliseconds: int) -> Answer:
+    async def _answer(self, order: str, pid: int, *more: object) -> Answer:
         """CUresult, the state afterwards, seconds. One call at a time; one that is frozen or hangs does not answer."""
         begun, code = asyncio.get_running_loop().time(), 0
         if order != "state":
@@ -89,7 +92,7 @@ class Driver:
             async with self._turns.setdefault(pid, asyncio.Lock()):
                 while pid in self.states and (self._is_frozen(pid) or self.faults.get(order) == HANGS):
                     await self._changed.wait()
-                code = await self._carry_out(order, pid, milliseconds)
+                code = await self._carry_out(order, pid, *more)
         state, seconds = self.states.get(pid), asyncio.get_running_loop().time() - begun
         return (NOT_THERE, State.UNKNOWN, seconds) if state is None else (code, state, seconds)
 
@@ -97,7 +100,8 @@ class Driver:
         known = self._kernel.stats.get(pid)
         return known is not None and known.state == "T"
 
-    async def _carry_out(self, order: str, pid: int, milliseconds: int) -> int:
+    async def _carry_out(self, order: str, pid: int, *more: object) -> int:
+        milliseconds = int(str(more[0])) if more and order != "restore" else 0
         if (state := self.states.get(pid)) is None:
             return NOT_THERE
         wanted, becomes = STEPS[order]
@@ -112,6 +116,10 @@ class Driver:
             return UNKNOWN
         if order in self.refuses:
             return self.refuses[order]
+        if order == "restore" and more:
+            if self.pairs_refused:
+                return self.pairs_refused
+            self._go(pid, [str(each) for each in more])
         if order == "restore" and not self._bring_back(pid):
             return NO_ROOM
         late = 0 < milliseconds / 1000 < self.takes[order]
@@ -123,6 +131,16 @@ class Driver:
         self.states[pid] = becomes
         self.changed()
         return 0
+
+    def _go(self, pid: int, pairs: list[str]) -> None:
+        """All cards are named, as a real driver wants it."""
+        names = {uuid_bytes(gpu).hex(): gpu for gpu in self.cards.cards}
+        to = {names[old]: names[new] for old, new in (pair.split(":") for pair in pairs)}
+        assert to.keys() == set(to.values()) == set(names.values())
+        self._away[pid] = {to[gpu]: size for gpu, size in self._away.get(pid, {}).items()}
+        on = self.on.setdefault(pid, {gpu: gpu for gpu in to})
+        self.on[pid] = {gpu: to[now] for gpu, now in on.items()}
+        self.cards.go(pid, to)
 
     def _bring_back(self, pid: int) -> bool:
         away = self._away.get(pid, {})
@@ -143,7 +161,7 @@ class Helper(CardHelper):
 
     async def close(self) -> None: ...
 
-    async def _call(self, order: str, pid: int, within: float, *more: int) -> Done:
+    async def _call(self, order: str, pid: int, within: float, *more: object) -> Done:
         if order not in ("state", "unlock"):
             await self.alone()
         exchange = self._driver.ask(order, pid, *more)  # goes on, whatever becomes of who asks

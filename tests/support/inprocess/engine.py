@@ -183,6 +183,12 @@ class InProcessEngine:
     async def exec(self, engine_id: str, asked: Exec) -> Executed:
         raise EngineError("There is no exec into a coroutine.", code="not_supported", status=400)
 
+    async def give_card(self, engine_id: str, gpu: str) -> None:
+        """Nothing to do: every process of the host reaches every card."""
+
+    async def take_card(self, engine_id: str, gpu: str) -> None:
+        """As above."""
+
     def require_within(self, id_: str, size: int) -> None: ...
 
     def memory_left(self) -> int | None:

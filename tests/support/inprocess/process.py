@@ -80,7 +80,7 @@ class Process:
         size = -size // BLOCK * -BLOCK if size >= MIB else size
         await self._charge(gpu, size, Purpose.MEMORY)
         await self.machine.driver.runs(self.pid)
-        if not self.machine.cards.take(self.gpus[gpu], self.pid, size):
+        if not self.machine.cards.take(self.on(gpu), self.pid, size):
             self._release(gpu, size)
             self._send(Frame(Type.PHYSICAL, gpu, 0, 0, size))
             raise OutOfMemory(None)
@@ -89,7 +89,7 @@ class Process:
     async def free(self, size: int, gpu: int = 0) -> None:
         size = -size // BLOCK * -BLOCK if size >= MIB else size
         await self.machine.driver.runs(self.pid)
-        self.machine.cards.give(self.gpus[gpu], self.pid, size)
+        self.machine.cards.give(self.on(gpu), self.pid, size)
         self.used[gpu] -= size
         self._release(gpu, size)
 
@@ -97,11 +97,16 @@ class Process:
         """Returns once it has had so many seconds of a card of its own."""
         await self._context(gpu)
         self.machine.kernel.works(self.pid, CELL)
-        await self.machine.cards.computing[self.gpus[gpu]].compute(self.pid, seconds)
+        await self.machine.cards.computing[self.on(gpu)].compute(self.pid, seconds)
+
+    def on(self, gpu: int) -> str:
+        """The card that it has now: it may have been restored on another."""
+        began = self.gpus[gpu]
+        return self.machine.driver.on.get(self.pid, {}).get(began, began)
 
     def takes_past_the_shim(self, size: int, gpu: int = 0) -> None:
         """Memory and a context that nobody was asked for."""
-        assert self.machine.cards.take(self.gpus[gpu], self.pid, CONTEXT + size)
+        assert self.machine.cards.take(self.on(gpu), self.pid, CONTEXT + size)
         self.machine.driver.begin(self.pid)
 
     async def memory(self, gpu: int = 0) -> tuple[int, int]:
@@ -170,7 +175,7 @@ class Process:
         size = page[gpu].context
         await self._charge(gpu, size, Purpose.CONTEXT)
         lib.set_overhead(page[gpu]._raw, page[gpu].overhead + size)
-        if not self.machine.cards.take(self.gpus[gpu], self.pid, CONTEXT):
+        if not self.machine.cards.take(self.on(gpu), self.pid, CONTEXT):
             raise OutOfMemory(None)
         self._contexts.add(gpu)
         self.used[gpu] = CONTEXT

@@ -52,7 +52,7 @@ SECRETS = ("password", "email", "last_login")  # of people
 NOT_ITS = ("id", "name", "role", "labels", "placer", "drained_at", "removed_at")  # of a node: what only people change
 OBSERVED = (
     "node", "engine", "engine_id", "started_at", "paused_at", "swap", "swapped_at", "swapped", "gave_way",
-    "gave_way_to", "cannot_move", "not_restored", "no_turns", "suspended_since", "suspended_seconds",
+    "gave_way_to", "card_move", "cannot_move", "not_restored", "no_turns", "suspended_since", "suspended_seconds",
     "kill_requested_at", "finished_at", "exit_code", "clock_ahead", "reason", "removed_at", "idle_since", "cpus_used",
     "memory_used", "queue_position", "queue_bytes", "queue_reason", "expected_at", "expected_by", "namespace", "pods",
     "gpu_memory", "priority", "priority_across", "compute_weight", "compute_limit",  # a change, once it is carried out

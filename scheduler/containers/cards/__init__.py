@@ -1,0 +1,1 @@
+"""Containers that go from one card of their host to another."""
