@@ -11,16 +11,14 @@ from scheduler.sessions import grants, lease_pages
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import LeasePage
 from scheduler.sessions.live_containers import program_of
-from tests.support.host import GIB, Host, host
+from tests.support.host import GIB
+from tests.support.inprocess.host import InProcess
 from web.models import Container
-
-__all__ = ["host"]
-
 
 HOLD = ("--check", "1MiB", "--hold", "600")
 
 
-def claim(host: Host, container: Container, size: int) -> None:
+def claim(host: InProcess, container: Container, size: int) -> None:
     """As the program itself might: its page says that the last scheduler granted it so much, and that it heard."""
     for session in list(host.up.broker.live_containers[str(container.pk)].sessions.values()):
         fd = lease_pages.find(session.pid, session.container)
@@ -32,7 +30,7 @@ def claim(host: Host, container: Container, size: int) -> None:
         page.close()
 
 
-async def test_claim_to_more_than_was_granted_gets_nobody_past_the_queue(host: Host) -> None:
+async def test_claim_to_more_than_was_granted_gets_nobody_past_the_queue(host: InProcess) -> None:
     holder = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
     await host.says(holder, "holding")
     greedy = await host.launch("workload", "--bytes", "256MiB", *HOLD, gpu_memory=4 * GIB)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from datetime import timedelta
 from typing import Any
@@ -10,42 +9,36 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from tests.support.eventually import PATIENCE
-from tests.support.host import GIB, MIB, Host, host, query
+from tests.support.host import GIB, MIB, query
+from tests.support.inprocess.host import InProcess
 from web.models import Command, Container, ExpectedBy
 
-__all__ = ["host"]
+HOLDS = ("workload", "--bytes", "3GiB", "--hold", "600")
 
 
-HOLDS = ("workload", "--bytes", "3GiB", "--check", "1MiB", "--hold", "600")
-
-
-async def says(host: Host, container: Container, words: str) -> Container:
+async def says(host: InProcess, container: Container, words: str) -> Container:
     """The container as soon as its reason has these words in it."""
-    row = container
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not re.search(words, row.queue_reason):
-                await asyncio.sleep(0.05)
-                row = await host.get(container)
-    except TimeoutError:
-        raise AssertionError(f"it says: {row.queue_reason}") from None
-    return row
+
+    async def said() -> Container | None:
+        row = await host.get(container)
+        return row if re.search(words, row.queue_reason) else None
+
+    return await host.eventually(said)
 
 
-async def holding(host: Host, name: str, **fields: Any) -> Container:
+async def holding(host: InProcess, name: str, **fields: Any) -> Container:
     container = await host.launch(*HOLDS, name=name, gpu_memory=4 * GIB, **fields)
     await host.says(container, "holding")
     return container
 
 
-async def waiting(host: Host, name: str, **fields: Any) -> Container:
+async def waiting(host: InProcess, name: str, **fields: Any) -> Container:
     container = await host.launch(*HOLDS, name=name, gpu_memory=4 * GIB, **fields)
     await host.until(container, "suspended")
     return container
 
 
-async def test_not_only_the_first_in_line_is_told_whose_end_lets_it_go_on(host: Host) -> None:
+async def test_not_only_the_first_in_line_is_told_whose_end_lets_it_go_on(host: InProcess) -> None:
     holder = await holding(host, "holder")
     first = await waiting(host, "first")
     second, third = await waiting(host, "second"), await waiting(host, "third")
@@ -59,7 +52,7 @@ async def test_not_only_the_first_in_line_is_told_whose_end_lets_it_go_on(host: 
     await says(host, first, "^$")
 
 
-async def test_who_has_to_be_resumed_and_who_paused_them_is_told(host: Host) -> None:
+async def test_who_has_to_be_resumed_and_who_paused_them_is_told(host: InProcess) -> None:
     holder = await holding(host, "holder")
     waiter = await waiting(host, "waiter")
 
@@ -75,7 +68,7 @@ async def test_who_has_to_be_resumed_and_who_paused_them_is_told(host: Host) -> 
     await says(host, waiter, r"Next when holder ends\.$")
 
 
-async def test_time_limits_say_by_when_at_the_latest(host: Host) -> None:
+async def test_time_limits_say_by_when_at_the_latest(host: InProcess) -> None:
     await holding(host, "holder", ttl_seconds=600)
     row = await says(
         host, await waiting(host, "waiter", ttl_seconds=900), r"holder ends, at \d\d:\d\d UTC at the latest"
@@ -89,7 +82,7 @@ async def test_time_limits_say_by_when_at_the_latest(host: Host) -> None:
     assert second.expected_at > row.expected_at
 
 
-async def test_earlier_runs_of_the_same_job_make_an_estimate_and_others_do_not(host: Host) -> None:
+async def test_earlier_runs_of_the_same_job_make_an_estimate_and_others_do_not(host: InProcess) -> None:
     holder = await holding(host, "holder")
     await query(ran_before, holder, [600, 900, 1200])
     waiter = await waiting(host, "waiter")

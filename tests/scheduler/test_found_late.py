@@ -3,139 +3,115 @@ nobody says that it is past the shim."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pytest_django import Settings
 
-from scheduler.card.helper import CardHelper, State
-from scheduler.containers import swapping, takeover
-from scheduler.monitors.measure import Measure
+from scheduler.card.helper import State
+from scheduler.containers import takeover
+from scheduler.containers.takeover import TakeOver
 from scheduler.sessions import lease_pages
-from tests.support.eventually import eventually, stopped
-from tests.support.host import BUILD, GIB, Host, host, query
+from scheduler.sessions.looks import detached_thread
+from tests.support.host import GIB, query
+from tests.support.inprocess.host import InProcess
+from tests.support.inprocess.memory import asking, asks
 from web.models import Container, Swap
 
-__all__ = ["host"]
-
-
-ASKS = """
-import os, sys, time
-from tests.support.cuda import *
-cuda = Cuda()
-cuda.alloc(MIB)
-print("holding", flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
-cuda.alloc(MIB)
-print("goes on", flush=True)
-time.sleep(600)
-"""
+Late = Callable[[Callable[[int], bool]], asyncio.Event]
 
 
 @pytest.fixture
-def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Looks at pages come too late until it is set."""
-    over, find = threading.Event(), lease_pages.find
+def late(monkeypatch: pytest.MonkeyPatch) -> Late:
+    """Looks at pages of such processes come too late until the event is set."""
 
-    def slowly(pid: int, container: str) -> int | None:
-        assert over.wait(60)
-        return find(pid, container)
+    def begin(whose: Callable[[int], bool]) -> asyncio.Event:
+        over = asyncio.Event()
 
-    monkeypatch.setattr(takeover, "LOOK_SECONDS", 3.0)  # enough for the first: the other hangs
-    monkeypatch.setattr(lease_pages, "find", slowly)
-    yield over
-    over.set()
+        async def slowly(call: Any, too_late: Any = None) -> Any:
+            if call.func is lease_pages.find and whose(call.args[0]):
+                await over.wait()
+            return await detached_thread(call, too_late)
 
+        monkeypatch.setattr(takeover, "detached_thread", slowly)
+        return over
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How often everything was measured so far."""
-    once, times = Measure.once, [0]
-
-    async def counted(self: Measure) -> None:
-        await once(self)
-        times[0] += 1
-
-    monkeypatch.setattr(Measure, "once", counted)
-    return lambda: times[0]
+    return begin
 
 
 async def test_nobody_accuses_it_meanwhile_and_then_it_is_known(
-    host: Host, settings: Settings, busy: threading.Event, measured: Callable[[], int]
+    host: InProcess, settings: Settings, late: Late
 ) -> None:
-    container = await host.launch("workload", "--bytes", "1536MiB", "--hold", "600", gpu_memory=2 * GIB)
-    await host.says(container, "holding")
+    container = await asking(host)
     await host.stop()
     settings.GPUSHARE_BYPASS_ACTION = "kill"
+    over = late(lambda pid: True)
     await host.start()
-    before = measured()
-    await eventually(lambda: measured() >= before + 4)
     live = host.up.broker.live_containers[str(container.pk)]
-    assert (live.sessions, live.past_shim, live.killed) == ({}, {}, False)
-    busy.set()
-    await eventually(lambda: live.sessions)
-    await eventually(lambda: measured() >= before + 8)
-    assert (len(live.sessions), live.past_shim, live.killed) == (1, {}, False)
+    for known in (False, True):
+        for _ in range(4):
+            await host.settle()
+        assert (len(live.sessions), live.past_shim, live.killed) == (known, {}, False)
+        over.set()
+        await host.eventually(lambda: live.sessions)
+    await host.settle()
     assert (await host.claim(container)).used >= GIB
     assert not host.up.broker.unseen
 
 
-async def test_one_that_was_stopped_for_a_move_goes_on(host: Host, busy: threading.Event) -> None:
-    words = (sys.executable, "-c", ASKS, str(host.home / "ask"))
-    container = await host.launch(*words, gpu_memory=GIB, environment={"PYTHONPATH": str(BUILD.parent)})
-    await host.says(container, "holding")
-    (session,) = host.up.broker.live_containers[str(container.pk)].sessions.values()
+async def test_one_that_was_stopped_for_a_move_goes_on(host: InProcess, late: Late) -> None:
+    container = await asking(host)
     await host.stop()
-    helper = CardHelper(host.up.gpus.environment | {"PYTHONPATH": str(BUILD.parent)})
-    await helper.lock(session.pid, 10)
-    assert await helper.state(session.pid, 10) is State.LOCKED
-    await helper.close()
+    host.driver.states[host.process(container).pid] = State.LOCKED
     await query(Container.objects.filter(pk=container.pk).update, swap=Swap.LEAVING)
+    over = late(lambda pid: True)
     await host.start()
     live = host.up.broker.live_containers[str(container.pk)]
-    await eventually(lambda: not live.swap)  # undone, of all that are known
-    (host.home / "ask").touch()
-    busy.set()
-    await eventually(lambda: "goes on" in host.log(container))
+    await host.eventually(lambda: not live.swap)  # undone, of all that are known
+    over.set()
+    await asks(host, container)
     assert len(live.sessions) == 1
 
 
 @pytest.mark.parametrize("stage", [Swap.LEAVING, Swap.COMING])
 async def test_one_that_is_found_while_the_move_hangs_is_not_forgotten(
-    host: Host, monkeypatch: pytest.MonkeyPatch, stage: Swap
+    host: InProcess, late: Late, stage: Swap
 ) -> None:
-    words = (sys.executable, "-c", f"import os; os.fork()\n{ASKS}", str(host.home / "ask"))
-    container = await host.launch(*words, gpu_memory=GIB, environment={"PYTHONPATH": str(BUILD.parent)})
-    await eventually(lambda: host.log(container).count("holding") == 2)
-    first, late = (session.pid for session in host.up.broker.live_containers[str(container.pk)].sessions.values())
+    container = await asking(host, 2)
+    first, second = host.processes(container)
     await host.stop()
-    helper = CardHelper(host.up.gpus.environment | {"PYTHONPATH": str(BUILD.parent)})
-    for pid in (first, late):
-        await helper.lock(pid, 10)
+    for process in (first, second):
+        host.driver.states[process.pid] = State.LOCKED
     await query(Container.objects.filter(pk=container.pk).update, swap=stage)
-    await stopped(first)  # by itself, say: it answers nothing
-    over, find = threading.Event(), lease_pages.find
-
-    def slowly(pid: int, container: str) -> int | None:
-        assert pid != late or over.wait(60)
-        return find(pid, container)
-
-    monkeypatch.setattr(takeover, "LOOK_SECONDS", 3.0)  # enough for the first: the other hangs
-    monkeypatch.setattr(lease_pages, "find", slowly)
-    monkeypatch.setattr(swapping, "AGAIN", 0.05)
+    first.freeze()  # by itself, say: it answers nothing
+    over = late(lambda pid: pid == second.pid)
     await host.start()
     live = host.up.broker.live_containers[str(container.pk)]
-    assert {session.pid for session in live.sessions.values()} == {first}
+    assert {session.pid for session in live.sessions.values()} == {first.pid}
     over.set()
-    await eventually(lambda: len(live.sessions) == 2)
+    await host.eventually(lambda: len(live.sessions) == 2)
     assert live.swap == stage
-    (host.home / "ask").touch()
-    os.kill(first, signal.SIGCONT)
-    await eventually(lambda: host.log(container).count("goes on") == 2)
-    await eventually(lambda: live.swap == "")
-    await helper.close()
+    first.freeze(False)
+    await asks(host, container)
+    await host.eventually(lambda: live.swap == "")
+
+
+async def test_a_process_that_is_held_and_was_not_found_asks(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page an earlier scheduler had held, which was killed before it had locked it."""
+    container = await asking(host)
+    await host.stop()
+    page = host.process(container).page
+    assert page is not None
+    page.hold(True)
+    await query(Container.objects.filter(pk=container.pk).update, swap=Swap.LEAVING)
+
+    async def sees_nobody(self: TakeOver) -> None:
+        """As where the look at a process takes longer than LOOK_SECONDS."""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TakeOver, "_processes", sees_nobody)
+        await host.start()
+    await host.eventually(lambda: not host.up.broker.live_containers[str(container.pk)].swap)
+    await asks(host, container)

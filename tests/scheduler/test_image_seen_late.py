@@ -11,25 +11,20 @@ from uuid import uuid4
 import pytest
 from django.db import OperationalError
 
-from scheduler import parts
-from scheduler.plugin import mounts
 from scheduler.plugin.folders import Folders
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import volumes
-from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import GIB, Host, host, query
+from tests.support.host import GIB, query
+from tests.support.inprocess.host import InProcess
 from tests.support.people import make_user
 from web.models import Allowance, Container, Node
 from web.services import mounting
-
-__all__ = ["host"]
-
 
 SEEN = {"name": "one", "image": "miner:latest", "command": ["dig"], "memory": None, "cpus": None}
 
 
 @pytest.fixture
-async def guessed(host: Host, settings: Any) -> Container:
+async def guessed(host: InProcess, settings: Any) -> Container:
     """What Docker has mounted, for one of several: which, is seen once it runs. Its owner may not have it."""
     settings.GPUSHARE_PLUGIN_PEOPLE = ["ada"]
     ada = await query(make_user, "ada")
@@ -41,17 +36,16 @@ async def guessed(host: Host, settings: Any) -> Container:
     return made
 
 
-def live_container_of(host: Host, container: Container) -> LiveContainer:
+def live_container_of(host: InProcess, container: Container) -> LiveContainer:
     found = host.up.containers.find(str(container.pk))
     assert found is not None
     return found
 
 
 async def test_the_database_was_away_when_it_was_seen(
-    host: Host, guessed: Container, monkeypatch: pytest.MonkeyPatch
+    host: InProcess, guessed: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await host.start()
-    monkeypatch.setattr(mounts, "LOOK_EVERY", 0.05)
     known, failures = volumes._known, iter([OperationalError("away")])
 
     def failing(*arguments: Any) -> Any:
@@ -61,16 +55,14 @@ async def test_the_database_was_away_when_it_was_seen(
 
     monkeypatch.setattr(volumes, "_known", failing)
     host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
-    await eventually(lambda: live_container_of(host, guessed).killed)
+    await host.eventually(lambda: live_container_of(host, guessed).killed)
     assert "You may not launch miner:latest" in live_container_of(host, guessed).reason
 
 
 async def test_the_plugin_failed_and_began_again_while_the_database_was_away(
-    host: Host, guessed: Container, monkeypatch: pytest.MonkeyPatch
+    host: InProcess, guessed: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks at the folders, and the host may have no descriptor left for that."""
-    monkeypatch.setattr(mounts, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(parts, "RESTART", 0.05)
     await host.start()
     require, left_by, away = volumes._require_image, Folders.left_by, [True]
     failed, looked = asyncio.Event(), asyncio.Event()
@@ -90,29 +82,29 @@ async def test_the_plugin_failed_and_began_again_while_the_database_was_away(
     monkeypatch.setattr(volumes, "_require_image", failing)
     host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
     monkeypatch.setattr(Folders, "left_by", short)
-    await asyncio.wait_for(looked.wait(), PATIENCE)
+    await host.eventually(looked.is_set)
     away.clear()
-    await eventually(lambda: live_container_of(host, guessed).killed)
+    await host.eventually(lambda: live_container_of(host, guessed).killed)
 
 
 async def test_the_scheduler_was_killed_after_its_start_and_before_it_was_written_down(
-    host: Host, guessed: Container
+    host: InProcess, guessed: Container
 ) -> None:
     await query(Container.objects.filter(pk=guessed.pk).update, started_at=guessed.created_at)
     await host.start()
     host.up.plugin.mounts._found_out(str(guessed.pk), SEEN)
-    await eventually(lambda: live_container_of(host, guessed).killed)
-    await eventually(lambda: not host.up.plugin.mounts._tasks)
+    await host.eventually(lambda: live_container_of(host, guessed).killed)
+    await host.eventually(lambda: not host.up.plugin.mounts._tasks)
     assert (await query(Container.objects.get, pk=guessed.pk)).image == "miner:latest"
 
 
-async def test_what_is_known_of_one_that_had_started_is_not_written_again(host: Host, guessed: Container) -> None:
+async def test_what_is_known_of_one_that_had_started_is_not_written_again(host: InProcess, guessed: Container) -> None:
     """Its limit of host memory may have been raised for what was swapped."""
     known = {"started_at": guessed.created_at, "image": "ours/a", "memory": GIB}
     await query(Container.objects.filter(pk=guessed.pk).update, **known)
     await host.start()
     host.up.plugin.mounts._found_out(str(guessed.pk), SEEN | {"memory": 2 * GIB})
-    await eventually(lambda: not host.up.plugin.mounts._tasks)
+    await host.eventually(lambda: not host.up.plugin.mounts._tasks)
     found = await query(Container.objects.get, pk=guessed.pk)
     assert (found.image, found.memory) == ("ours/a", GIB)
     assert not live_container_of(host, guessed).killed

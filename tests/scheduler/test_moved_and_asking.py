@@ -1,106 +1,97 @@
-"""Who runs again may ask its card, whatever became of its container, of its others, and of the scheduler."""
+"""Who runs again may ask its card, whatever became of its container, of its others, and of the scheduler.
+
+With a real program that asks in a loop: test_swapping_processes.py.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-import sys
 
 import pytest
 
-from scheduler.containers import swapping
-from tests.support.eventually import PATIENCE, eventually, stopped
-from tests.support.host import BUILD, GIB, Host, host, query
-from tests.support.swapped import at_once, held_up
-from web.models import Command, Container, Swap
+from scheduler.containers.moving import ASKED_WITHIN, GRACE, LOCK_SECONDS
+from tests.support.host import GIB
+from tests.support.inprocess.host import PATIENCE, InProcess
+from tests.support.inprocess.memory import asking, asks, ends_well, is_back, notebook
+from tests.support.inprocess.programs import workload
+from web.models import Swap
 
-__all__ = ["host"]
-
-
-# It asks its card all the time, each time telling so; of SIGTERM it asks once more, and ends.
-ASKER = """
-import os, signal, sys, time
-from tests.support.cuda import *
-FORK
-cuda = Cuda()
-cuda.alloc(int(sys.argv[1]))
-def save(*_):
-    cuda("cuCtxSynchronize")
-    print("saved", flush=True)
-    os._exit(0)
-signal.signal(signal.SIGTERM, save)
-print("holding", flush=True)
-while True:
-    time.sleep(0.01)
-    if os.path.exists(sys.argv[2]):
-        cuda("cuCtxSynchronize")
-        print("asked", os.getpid(), flush=True)
-"""
+MANY = 16
 
 
-async def asker(host: Host, processes: int = 1) -> Container:
-    at_once()
-    code = ASKER.replace("FORK", "os.fork()" if processes == 2 else "")
-    words = (sys.executable, "-c", code, str(GIB), str(host.home / "ask"))
-    container = await host.launch(*words, gpu_memory=4 * GIB, environment={"PYTHONPATH": str(BUILD.parent)})
-    await eventually(lambda: host.log(container).count("holding") == processes)
-    return container
-
-
-async def test_who_is_killed_on_its_way_back_can_save_in_its_grace_what_it_has_on_its_card(host: Host) -> None:
-    container = await asker(host)
-    assert (await host.command("pause", container, free_memory=True)).outcome == "done"
-    live = host.up.broker.live_containers[str(container.pk)]
-    with held_up():
-        await host.command("resume", container)
-        await eventually(lambda: live.swap == Swap.COMING)
-        await begun(host, "kill", container, grace=PATIENCE)
-        await eventually(lambda: live.killed)
-    await host.until(container, "killed")
-    assert "saved" in host.log(container)
-
-
+@pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("moment", [Swap.LEAVING, Swap.COMING])
-async def test_who_is_killed_while_it_is_moved_can_save_under_the_next_scheduler_what_it_has_on_its_card(
-    host: Host, moment: Swap
+async def test_who_is_killed_while_it_is_moved_can_save_in_its_grace_what_it_has_on_its_card(
+    host: InProcess, moment: Swap, restarted: bool
 ) -> None:
-    container = await asker(host)
+    """Also under the next scheduler."""
+    container = await asking(host)
     if moment is Swap.COMING:
         assert (await host.command("pause", container, free_memory=True)).outcome == "done"
     live = host.up.broker.live_containers[str(container.pk)]
-    with held_up():
-        await begun(host, "resume" if moment is Swap.COMING else "pause", container, free_memory=True)
-        await eventually(lambda: live.swap == moment)
-        await begun(host, "kill", container, grace=PATIENCE)
-        await eventually(lambda: live.killed)
-        stopping = asyncio.create_task(host.stop())
-        await eventually(lambda: host._run is None)  # the scheduler has ended, the move has not
-    await stopping
-    assert (await host.get(container)).swap == moment
-    await host.start()
+    host.driver.takes.update(checkpoint=25.0, restore=25.0)
+    await host.ask("resume" if moment is Swap.COMING else "pause", container, free_memory=True)
+    await host.eventually(lambda: live.swap == moment)
+    await host.ask("kill", container, grace=PATIENCE)
+    await host.eventually(lambda: live.killed)
+    if restarted:
+        await host.stop()
+        assert (await host.get(container)).swap == moment
+        await host.start()
     await host.until(container, "killed")
     assert "saved" in host.log(container)
 
 
-async def begun(host: Host, kind: str, container: Container, **arguments: object) -> None:
-    await query(Command.objects.create, kind=kind, container=container, arguments=arguments)
-    host.up.commands.wake()
-
-
-async def test_of_several_processes_one_that_goes_on_asks_though_another_is_not_back_yet(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_several_processes_one_that_goes_on_asks_though_another_is_not_back_yet(host: InProcess) -> None:
     """The move was undone, but for one that is stopped by a debugger, say: for as long as it is."""
-    monkeypatch.setattr(swapping, "AGAIN", 0.1)
-    container = await asker(host, 2)
-    first, second = sorted(
-        host.up.broker.live_containers[str(container.pk)].sessions.values(), key=lambda each: each.id
-    )
-    await stopped(second.pid)
+    container = await asking(host, 2)
+    first, second = host.processes(container)
+    second.freeze()
     assert (await host.command("pause", container, free_memory=True)).outcome == "refused"
-    (host.home / "ask").touch()
-    await eventually(lambda: f"asked {first.pid}" in host.log(container))
-    os.kill(second.pid, signal.SIGCONT)
-    await eventually(lambda: f"asked {second.pid}" in host.log(container))
-    await host.command("kill", container)
+    await asks(host, container, first)
+    second.freeze(False)
+    await asks(host, container, second)
+
+
+# ---- what it costs others ----
+
+
+async def test_the_processes_of_a_container_are_waited_for_together(host: InProcess) -> None:
+    """Of those that are done soon not all may be; who says for ever that it asks is believed for a second."""
+    many = await notebook(host, GIB, 3 * GIB)
+    for _ in range(1, MANY):
+        host.process(many).fork(workload, "--bytes", "4MiB", "--compute", "600")
+    live, begun = host.up.broker.live_containers[str(many.pk)], host.loop.time()
+    await host.eventually(lambda: len(live.sessions) == MANY)
+    host.driver.takes["lock"] = 4.0
+    answer = await host.command("pause", many, free_memory=True)
+    assert (answer.outcome, "was not done in time" in answer.message) == ("refused", True)
+    assert host.loop.time() - begun < 2 * LOCK_SECONDS
+    assert not live.swap
+    had = host.had(many)
+    await host.eventually(lambda: host.had(many) > had)
+    host.driver.takes["lock"], begun = 0.0, host.loop.time()
+    for session in live.sessions.values():
+        os.pwrite(session.page.fileno(), b"\1\0\0\0", 64)  # as each of them can
+    assert (await host.command("pause", many, free_memory=True)).outcome == "done"
+    assert host.loop.time() - begun < 3 * ASKED_WITHIN
+
+
+async def test_whoever_else_is_moved_does_not_wait_for_one_that_stands_still_on_its_way_back(host: InProcess) -> None:
+    """A restore is not broken off."""
+    still, other = [await notebook(host, GIB, quota=2 * GIB) for _ in range(2)]
+    assert (await host.command("pause", still, free_memory=True)).outcome == "done"
+    async with host.up.swapping._transfer:
+        await host.command("resume", still)
+        host.process(still).freeze()
+    await host.eventually(lambda: ("restore", host.process(still).pid) in host.driver.asked)
+    begun = host.loop.time()
+    assert (await host.command("pause", other, free_memory=True)).outcome == "done"
+    assert host.loop.time() - begun < GRACE / 2
+    await host.command("resume", other)
+    await is_back(host, other)
+    assert host.up.broker.live_containers[str(still.pk)].swap == Swap.COMING
+    host.process(still).freeze(False)
+    await is_back(host, still)
+    await ends_well(host, still)
+    await ends_well(host, other)

@@ -8,20 +8,16 @@ import os
 from scheduler.sessions import lease_pages
 from scheduler.sessions.live_containers import program_of
 from shim.binding import Code, Frame, LeasePage, Type
-from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, Host, host
+from tests.support.host import GIB, MIB
+from tests.support.inprocess.host import InProcess
+from tests.support.inprocess.programs import workload
 from tests.support.raw import Raw
-
-__all__ = ["host"]
-
 
 CONTEXT = 66 * MIB
 
 
-async def test_allocation_beyond_the_quota_is_refused_and_the_program_goes_on(host: Host) -> None:
-    container = await host.launch(
-        "workload", "--bytes", "2GiB", "--chunks", "16", "--check", "1MiB", "--go-on", gpu_memory=GIB
-    )
+async def test_allocation_beyond_the_quota_is_refused_and_the_program_goes_on(host: InProcess) -> None:
+    container = await host.launch("workload", "--bytes", "2GiB", "--chunks", "16", "--go-on", gpu_memory=GIB)
     ended = await host.until(container, "exited")
     assert "out of memory" in host.log(container)
     assert ended.exit_code == 0
@@ -33,23 +29,19 @@ async def test_allocation_beyond_the_quota_is_refused_and_the_program_goes_on(ho
     assert rejected
 
 
-async def test_two_processes_share_one_quota(host: Host) -> None:
+async def test_two_processes_share_one_quota_which_each_sees_as_the_card(host: InProcess) -> None:
     go = host.home / "go"
-    one = f"{host.workload} --bytes 700MiB --check 1MiB --until {go}"
-    container = await host.launch("bash", "-c", f"{one} & {one}; wait -n; wait", gpu_memory=GIB)
-    await eventually(lambda: "out of memory" in host.log(container))  # the other holds its memory until then
+    words = ("--bytes", "700MiB", "--until", str(go))
+    container = await host.launch("workload", *words, gpu_memory=GIB)
+    host.process(container).fork(workload, *words)
+    assert (await host.process(container).memory())[1] == GIB
+    await host.says(container, "out of memory")  # the other holds its memory until then
     go.touch()
     await host.until(container, "exited")
     assert (await host.returned(container)).peak <= GIB
 
 
-async def test_the_quota_is_what_the_program_sees_as_the_card(host: Host) -> None:
-    container = await host.launch("workload", "--check", "1MiB", gpu_memory=GIB)
-    await host.until(container, "exited")
-    assert "free of 1024 MiB" in host.log(container)
-
-
-async def test_forged_headroom_is_wiped_out_and_never_taken_back(host: Host) -> None:
+async def test_forged_headroom_is_wiped_out_and_never_taken_back(host: InProcess) -> None:
     container = await host.launch("sleep", "600", gpu_memory=2 * GIB)
     raw = await asyncio.to_thread(Raw, host.up.server.socket_dir(str(container.pk)))
     page = await asyncio.to_thread(raw.hello)
@@ -71,7 +63,7 @@ async def test_forged_headroom_is_wiped_out_and_never_taken_back(host: Host) -> 
     raw.close()
 
 
-async def test_page_of_an_earlier_scheduler_brings_no_headroom_and_no_more_than_the_quota(host: Host) -> None:
+async def test_page_of_an_earlier_scheduler_brings_no_headroom_and_no_more_than_the_quota(host: InProcess) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
     gpu = next(iter(host.up.gpus.cards))
     page = lease_pages.make(os.getpid(), str(container.pk), [lease_pages.Place(gpu, GIB, CONTEXT)])

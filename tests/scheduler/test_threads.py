@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,13 +12,10 @@ from typing import Any
 import pytest
 
 from scheduler import threads
-from scheduler.engines.process import tree
 from scheduler.sessions.closer import Closer
 from scheduler.sessions.looks import detached_thread
 from tests.support.eventually import eventually, until
-from tests.support.host import Host, host
-
-__all__ = ["host"]
+from tests.support.inprocess.host import InProcess
 
 
 class NoThreads:
@@ -46,15 +42,15 @@ async def test_what_could_not_be_closed_is_closed_later(monkeypatch: pytest.Monk
         os.fstat(one)
 
 
-async def test_container_that_ends_meanwhile_ends_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_container_that_ends_meanwhile_ends_once(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end was told, and then again at each look, because its socket could not be closed."""
-    container = await host.launch("sh", "-c", "sleep 600")
+    container = await host.launch("sleep", "600")
     with monkeypatch.context() as short:
         none = NoThreads()
         short.setattr("scheduler.sessions.closer._thread.start_new_thread", none)
         short.setattr(host.up.server, "refuses_descriptors", False)
-        tree.signal_each(tree.descendants(host.up.engine._found.living(str(container.pk)).keeper), signal.SIGKILL)
-        await eventually(lambda: none.asked)
+        host.engine.kill_process(host.process(container).pid)
+        await host.eventually(lambda: none.asked)
         await host.up.containers.reconcile()
     await host.until(container, "failed")
     await host.up.containers.reconcile()

@@ -7,18 +7,17 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from scheduler import clock
-from scheduler.watchdog import LATE, Watchdog
-from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import Host, host, query
+from scheduler.watchdog import BEAT, LATE, Watchdog
+from tests.support.eventually import PATIENCE, until
+from tests.support.host import query
+from tests.support.inprocess.clockwork import VirtualClock, VirtualLoop
+from tests.support.inprocess.host import InProcess
 from web.models import Node
-
-__all__ = ["host"]
-
 
 # Collections whose callbacks let other threads run, and threads that end all the time.
 LOOKS = """
@@ -53,7 +52,10 @@ print("through")
 
 
 @pytest.fixture
-async def watchdog() -> AsyncIterator[Watchdog]:
+async def watchdog(virtual_time: None) -> AsyncIterator[Watchdog]:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    clock.use(VirtualClock(loop))
     watchdog = Watchdog()
     running = asyncio.create_task(watchdog.run())
     await asyncio.sleep(0)
@@ -62,30 +64,23 @@ async def watchdog() -> AsyncIterator[Watchdog]:
     await asyncio.gather(running, return_exceptions=True)
 
 
-def hold_up(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-def hold_up_until(condition: Callable[[], bool]) -> None:
-    """For 5 * LATE at least: the loop stands meanwhile."""
-    least, most = time.monotonic() + 5 * LATE, time.monotonic() + PATIENCE
-    while time.monotonic() < least or not condition():
-        assert time.monotonic() < most
-        time.sleep(0.01)
+def hold_up(watchdog: Watchdog, seconds: float) -> None:
+    """The loop stands for so long, and until the watchdog's thread has looked."""
+    asyncio.get_running_loop().leap(seconds)  # type: ignore[attr-defined]
+    until(lambda: watchdog._seen is not None)
 
 
 async def test_what_held_up_the_loop_is_told_with_how_long_it_was(
     watchdog: Watchdog, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "scheduler.watchdog"):
-        watchdog.times_late = 0  # a busy machine may have held it up already
-        watchdog._note()
-        hold_up_until(lambda: watchdog._seen is not None)  # its thread has looked
-        await eventually(lambda: watchdog.times_late > 0)
-    assert [told for told in caplog.messages if "hold_up_until (test_watchdog.py:" in told]
-    assert watchdog.worst >= 4 * LATE
-    assert watchdog.take_worst() >= 4 * LATE
-    assert watchdog.worst < 4 * LATE, "it is counted anew"
+        for _ in range(9):
+            hold_up(watchdog, 5 * LATE)
+            await asyncio.sleep(2 * BEAT)
+    assert "hold_up (test_watchdog.py:" in caplog.messages[0]
+    assert len(caplog.messages) == 4, "a loop that is held up all the time does not fill the log"
+    assert 4 * LATE < watchdog.take_worst() <= 5 * LATE
+    assert watchdog.worst == 0, "it is counted anew"
 
 
 def test_it_is_told_whether_the_scheduler_worked_or_stood(
@@ -110,28 +105,12 @@ def test_it_is_told_whether_the_scheduler_worked_or_stood(
     assert "nothing is lost" in stood
 
 
-async def test_a_loop_that_is_held_up_all_the_time_does_not_fill_the_log(
-    watchdog: Watchdog, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "scheduler.watchdog"):
-        while watchdog.times_late < 9:
-            hold_up(1.5 * LATE)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0.03)
-    assert len(caplog.messages) == 4
+async def test_the_hosts_record_has_the_figure(host: InProcess) -> None:
+    async def told() -> float:
+        return float((await query(Node.objects.get)).late)
 
-
-async def test_the_hosts_record_has_the_figure(host: Host) -> None:
-    async def late() -> float:
-        hold_up(3 * LATE)
-        await asyncio.sleep(0.5)
-        node = await query(Node.objects.get)
-        return float(node.late)
-
-    for _ in range(40):
-        if await late() >= 2 * LATE:
-            return
-    raise AssertionError("what held it up was not written down")
+    host.loop.leap(3 * LATE)
+    assert 2 * LATE < await host.eventually(told) <= 3 * LATE
 
 
 def test_a_look_at_a_thread_never_makes_all_stand_still() -> None:

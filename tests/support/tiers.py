@@ -50,7 +50,6 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/nodes/test_two_hosts_by_the_docs.py",
     ),
     "the scheduler is killed at one more step; test_restart_processes.py and test_swapping_processes.py have one": (
-        "tests/scheduler/test_found_late.py",
         "tests/scheduler/test_storm.py",
         "tests/cli/test_outage.py",
     ),

@@ -71,9 +71,9 @@ EXCEPTIONS = {
 _NAMES = """
     answered_too_late bad_connections console_attaching console_viewers
     handed_over kept_here measure_processes nobody_loses_the_place preemption_processes
-    processes programs restart_processes slow_to_be_stopped sockets store storm sums
+    processes programs restart_processes sockets store storm sums
     swapping_processes turns_at_random turns_from_samples turns_processes
-    verifying who_says_it_asks
+    verifying
 """
 STILL = frozenset(f"tests/scheduler/test_{name}.py" for name in _NAMES.split())
 

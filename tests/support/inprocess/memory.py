@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.support.host import GIB
 from tests.support.inprocess.host import InProcess
+from tests.support.inprocess.process import Process
+from tests.support.inprocess.programs import asker
 from web.models import Container
 
 STEPS = ("lock", "checkpoint", "restore", "unlock")
@@ -46,3 +48,19 @@ async def on_card(host: InProcess) -> int:
     """Bytes that the card shows as used."""
     await host.settle()
     return sum(sum(held.values()) for held in host.cards.held.values())
+
+
+async def asking(host: InProcess, processes: int = 1) -> Container:
+    """It holds a little more than 1 GiB a process, and asks its card all the time."""
+    container = await host.launch(asker, str(GIB), gpu_memory=4 * GIB)
+    for _ in range(1, processes):
+        host.process(container).fork(asker, str(GIB))
+    await host.eventually(lambda: host.log(container).count("holding") == processes)
+    return container
+
+
+async def asks(host: InProcess, container: Container, *processes: Process) -> None:
+    """Each of these, or of all, once more."""
+    for process in processes or host.processes(container):
+        before = host.log(container).count(f"{process.pid} has asked")
+        await host.eventually(lambda: host.log(container).count(f"{process.pid} has asked") > before)  # noqa: B023

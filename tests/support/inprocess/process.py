@@ -23,6 +23,7 @@ BLOCK = 2 * MIB  # what a card gives of 1 MiB and more
 FREE_DELAY = 0.003  # seconds from a process's death to the return of its memory, about what a real card takes
 CELL = 0.006  # seconds of a processor: the least that a call to compute takes
 PAUSE = 0.1  # seconds between two tries to connect
+ASK_AGAIN, TELL_EVERY = 0.01, 100  # seconds, tries
 
 Program = Callable[..., Coroutine[Any, Any, int | None]]  # of a `Process` and the words after the program's name
 
@@ -103,6 +104,19 @@ class Process:
         """The card that it has now: it may have been restored on another."""
         began = self.gpus[gpu]
         return self.machine.driver.on.get(self.pid, {}).get(began, began)
+
+    async def ask(self) -> None:
+        """Whether its card is done: nobody looks while the memory is being moved (shim/hooks/hooks_asking.c)."""
+        page, tries = await self.connect() if self.page is None else self.page, itertools.count(1)
+        while not lib.lease_enter(page._raw):
+            await self.machine.driver.runs(self.pid)
+            if next(tries) % TELL_EVERY == 0:
+                await self.connect()  # a scheduler that had not seen it knows of it then
+            await asyncio.sleep(ASK_AGAIN)
+        try:
+            await self.machine.driver.runs(self.pid)
+        finally:
+            lib.lease_leave(page._raw)
 
     def takes_past_the_shim(self, size: int, gpu: int = 0) -> None:
         """Memory and a context that nobody was asked for."""

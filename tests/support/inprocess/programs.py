@@ -91,6 +91,20 @@ async def notebook(process: Process, size: str) -> int:
     return 0
 
 
+async def asker(process: Process, size: str) -> int:
+    """Asks its card all the time, each time saying so; of SIGTERM it asks once more, and ends."""
+    process.deaf = True
+    await process.alloc(int(size))
+    process.say("holding")
+    while not process.told.is_set():
+        await process.ask()
+        process.say(f"{process.pid} has asked")
+        await asyncio.sleep(LOOK)
+    await process.ask()
+    process.say("saved")
+    return 0
+
+
 async def sleep(process: Process, seconds: str) -> int:
     await asyncio.sleep(float(seconds))
     return 0
@@ -144,4 +158,5 @@ async def _run(process: Process, script: str) -> int:
     return 0
 
 
-PROGRAMS: Mapping[str, Program] = {"workload": workload, "notebook": notebook, "sleep": sleep, "true": true, "sh": sh}
+_ALL: tuple[Program, ...] = (workload, notebook, asker, sleep, true, sh)
+PROGRAMS: Mapping[str, Program] = {program.__name__: program for program in _ALL}
