@@ -32,6 +32,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--figures", type=Path, help="draw the figures into this folder (docs/figures if not narrowed)")
     parser.add_argument("--day", action="store_true", help="instead: what giving way is worth, in a lab's day")
     parser.add_argument("--people", action="store_true", help="instead: fair between people, in saturated labs")
+    parser.add_argument("--processes", type=int, help="with --people: at a time (one for each processor)")
     parser.add_argument("--turns", action="store_true", help="instead: turns of computing, with programs that drain")
     parser.add_argument("--trace", type=int, metavar="SEED", help="print the trace of the first of --sizes as JSON")
     options = parser.parse_args(words)
@@ -47,7 +48,10 @@ def main(words: Sequence[str] | None = None) -> None:
         print(day.tables(options.seeds))
         return
     if options.people:
-        print(people.tables(options.seeds))
+        if options.json:
+            _print_json(people.as_json(options.seeds, options.processes))
+        else:
+            print(people.tables(options.seeds, options.processes))
         return
     if options.turns:
         print(turns.tables())

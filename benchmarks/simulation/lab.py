@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
 
+from benchmarks.simulation import wanted
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     ActivityDetected,
@@ -98,6 +99,7 @@ class Day:
     """What happened. `cells`: of each cell after the first, the seconds that it was stalled before it began.
 
     By owner, of the times in which somebody waited for the card: byte·seconds held, seconds computed, and both due.
+    `wanted_due`: byte·seconds, as if nobody were due more than its containers there take (`wanted.py`).
     """
 
     stalls: list[Stall] = field(default_factory=list)
@@ -107,6 +109,7 @@ class Day:
     finish: float = 0.0
     held: Sums = field(default_factory=_sums)
     held_due: Sums = field(default_factory=_sums)
+    wanted_due: Sums = field(default_factory=_sums)
     computed: Sums = field(default_factory=_sums)
     computed_due: Sums = field(default_factory=_sums)
     ended: Sums = field(default_factory=_sums)
@@ -151,10 +154,12 @@ def play(
     tree: Tree | None = None,
     until: float = inf,
     later: float = LATER,
+    counts: float = 0.0,
 ) -> Day:
     """`tree`: by which what is due is counted; the arbiter is told of it where turns are by person. `until`: when it is
-    broken off. `later`: seconds from one tick to the next while nothing happens."""
-    return _Lab(programs, cards, rule, turns, tree or Tree(), until, later).play()
+    broken off. `later`: seconds from one tick to the next while nothing happens. `counts`: from when on what people
+    have is counted."""
+    return _Lab(programs, cards, rule, turns, tree or Tree(), until, later, counts).play()
 
 
 class _Lab:
@@ -169,10 +174,11 @@ class _Lab:
         tree: Tree,
         until: float,
         later: float,
+        counts: float,
     ) -> None:
         self.day = Day()
         self.programs = list(programs)
-        self.turns, self.tree, self.until, self.later = turns, tree, until, later
+        self.turns, self.tree, self.until, self.later, self.counts = turns, tree, until, later, counts
         self.runs: dict[int, _Run] = {}
         self.live: dict[int, _Run] = {}  # those of them that have not ended
         self.headroom: dict[int, int] = {}
@@ -191,7 +197,7 @@ class _Lab:
     def play(self) -> Day:
         self._handle()
         while self.agenda and self.agenda[0][0] <= self.until:
-            if self.turns is not Turns.NONE:
+            if self.turns is not Turns.NONE and self.now >= self.counts:
                 self._count(self.agenda[0][0] - self.now)
             self.now = self.agenda[0][0]
             if self.now > HORIZON:
@@ -210,6 +216,11 @@ class _Lab:
             parts, held, computed = self.tree.divide(there), sum(there.values()), _sums()
             for run in self._computing(gpu) if there else ():
                 computed[run.program.owner] += run.speed
+            wants = Counter[str]()
+            for run in self.live.values() if there else ():
+                wants[run.program.owner] += run.program.size if run.gpu == gpu else 0
+            for name, due in wanted.due(self.tree, +wants, held).items():
+                self.day.wanted_due[name] += due * seconds
             for name, its in there.items():
                 self.day.held[name] += its * seconds
                 self.day.held_due[name] += held * parts[name] * seconds

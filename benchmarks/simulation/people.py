@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.simulation import day, simulate
-from benchmarks.simulation.lab import GIB, SPEEDS, Day, Program, Turns, play
+from benchmarks.simulation.lab import GIB, SPEEDS, Program, Turns, play
 from benchmarks.simulation.report import SHORT, aligned
 from benchmarks.simulation.workloads import paper
 from scheduler.core import fair
@@ -101,11 +101,14 @@ def before() -> Iterator[None]:
 class Found:
     """By person, unless it says otherwise: of what was due (1 is all of it), and the mean wait for a start in seconds.
 
-    `jobs`: ended. `moving`: the part of the cards' time that went into transfers.
+    `wanted`: the VRAM, of what was due if nobody is due more than its containers take. `sides`: the VRAM by group and
+    person without one. `jobs`: ended. `moving`: the part of the cards' time that went into transfers.
     """
 
     held: dict[str, float]
+    wanted: dict[str, float]
     computed: dict[str, float]
+    sides: dict[str, float]
     held_part: dict[str, float]  # of all that was held by anybody
     waits: dict[str, float]
     jobs: int
@@ -115,36 +118,26 @@ class Found:
 def lab_run(name: str, seed: int, *, is_before: bool) -> Found:
     lab = LABS[name]
     rule, turns = (IDLE, Turns.CONTAINERS) if is_before else (SHARE, Turns.PEOPLE)
-
-    def until(time: float) -> Day:
-        return play(_programs(lab, seed), CARDS, rule, turns, lab.tree, time, LATER)
-
-    if is_before:
-        with before():
-            whole, early = until(lab.until), until(lab.counts) if lab.counts else Day()
-    else:
-        whole, early = until(lab.until), until(lab.counts) if lab.counts else Day()
-    return _found(lab, whole, early)
-
-
-def _found(lab: Lab, whole: Day, early: Day) -> Found:
-    def since(what: str) -> dict[str, float]:
-        later, sooner = getattr(whole, what), getattr(early, what)
-        return {who: later[who] - sooner[who] for who in lab.people}
-
-    held, held_due, computed, computed_due = map(since, ("held", "held_due", "computed", "computed_due"))
+    with before() if is_before else nullcontext():
+        day = play(_programs(lab, seed), CARDS, rule, turns, lab.tree, lab.until, LATER, lab.counts)
     return Found(
-        {who: held[who] / held_due[who] for who in lab.people},
-        {who: computed[who] / computed_due[who] for who in lab.people},
-        {who: each / sum(held.values()) for who, each in held.items()},
-        {who: _wait(whole, who) for who in lab.people},
-        round(sum(whole.ended.values())),
-        whole.moving / whole.finish / len(CARDS),
+        _parts(day.held, day.held_due, {who: who for who in lab.people}),
+        _parts(day.held, day.wanted_due, {who: who for who in lab.people}),
+        _parts(day.computed, day.computed_due, {who: who for who in lab.people}),
+        _parts(day.held, day.held_due, {who: lab.tree.parent(who) or who for who in lab.people}),
+        {who: day.held[who] / sum(day.held.values()) for who in lab.people},
+        {who: fmean(day.starts.get(who) or [0.0]) for who in lab.people},
+        round(sum(day.ended.values())),
+        day.moving / day.finish / len(CARDS),
     )
 
 
-def _wait(day: Day, who: str) -> float:
-    return fmean(waits) if (waits := day.starts.get(who)) else 0.0
+def _parts(had: Mapping[str, float], due: Mapping[str, float], sides: Mapping[str, str]) -> dict[str, float]:
+    sums = {side: [0.0, 0.0] for side in sides.values()}
+    for who, side in sides.items():
+        sums[side][0] += had[who]
+        sums[side][1] += due[who]
+    return {side: its[0] / its[1] for side, its in sums.items()}
 
 
 def jain(parts: Mapping[str, float]) -> float:
@@ -155,74 +148,129 @@ def jain(parts: Mapping[str, float]) -> float:
 # ---- the notebooks' day, and the paper's workload by several people ---------------------------------------------
 
 
-def day_run(which: int, seed: int, *, is_before: bool) -> dict[str, float]:
+def day_run(which: str, seed: int, *, is_before: bool) -> dict[str, float]:
     """Of a lab's day in which every notebook, burst and training is somebody's: seconds stalled, by kind."""
-    lab = day.LABS[which]
+    lab = next(each for each in day.LABS if each.name == which)
     bursts = 0
     its = []
     for place, program in enumerate(day.programs(lab, seed)):
         bursts += program.kind == "job"
         owner = f"b{(bursts - 1) // lab.burst}" if program.kind == "job" else f"{program.kind}{place}"
         its.append(replace(program, owner=owner))
-    if is_before:
-        with before():
-            return day.measure([its], lab.cards, IDLE).by_kind
-    return day.measure([its], lab.cards, SHARE).by_kind
+    with before() if is_before else nullcontext():
+        return day.measure([its], lab.cards, IDLE if is_before else SHARE).by_kind
 
 
-def paper_run(people: int, seed: int, *, is_before: bool) -> tuple[float, float, float]:
+OWNERS = ("1", "4", "12")
+
+
+def paper_run(owners: str, seed: int, *, is_before: bool) -> dict[str, float]:
     """Means over N = 18 to 38: finish, suspended, longest."""
-
-    def outcomes() -> list[simulate.Outcome]:
-        found = []
+    found = []
+    with before() if is_before else nullcontext():
         for size in SHORT[::2]:
             random = Random(f"owners {size} {seed}")
-            jobs = [replace(job, owner=f"p{random.randrange(people)}") for job in paper(size, seed)]
+            jobs = [replace(job, owner=f"p{random.randrange(int(owners))}") for job in paper(size, seed)]
             found.append(simulate.run("fair", jobs, seed))
-        return found
-
-    if is_before:
-        with before():
-            its = outcomes()
-    else:
-        its = outcomes()
-    return fmean(o.finish for o in its), fmean(o.suspended for o in its), fmean(o.longest for o in its)
+    return {what: fmean(getattr(each, what) for each in found) for what in ("finish", "suspended", "longest")}
 
 
 # ---- tables -----------------------------------------------------------------------------------------------------
 
 
-def tables(seeds: int) -> str:
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        jobs: dict[tuple[Any, ...], Any] = {}
+Cells = Mapping[tuple[str, str, bool], list[Any]]
+
+
+def measure(seeds: int, processes: int | None = None) -> dict[tuple[str, str, bool], list[Any]]:
+    """(what, which, before) → what was found, seed by seed. One process for each processor, if it is not said."""
+    with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
+        jobs: dict[tuple[str, str, bool], Any] = {}
         for is_before in (True, False):
-            for name in LABS:
-                jobs["lab", name, is_before] = [
-                    pool.submit(lab_run, name, seed, is_before=is_before) for seed in range(seeds)
-                ]
-            for which in range(len(day.LABS)):
-                jobs["day", which, is_before] = [
-                    pool.submit(day_run, which, seed, is_before=is_before) for seed in range(seeds)
-                ]
-            for people in (1, 4, 12):
-                jobs["paper", people, is_before] = [
-                    pool.submit(paper_run, people, seed, is_before=is_before) for seed in range(seeds)
-                ]
-        found = {key: [each.result() for each in its] for key, its in jobs.items()}
+            for run, its in ((lab_run, LABS), (day_run, [lab.name for lab in day.LABS]), (paper_run, OWNERS)):
+                for which in its:
+                    jobs[run.__name__, which, is_before] = [
+                        pool.submit(run, which, seed, is_before=is_before) for seed in range(seeds)
+                    ]
+        return {key: [each.result() for each in its] for key, its in jobs.items()}
+
+
+def tables(seeds: int, processes: int | None = None) -> str:
+    found = measure(seeds, processes)
     return f"Means over {seeds} seeds.\n\n" + "\n\n".join([_labs(found), _days(found), _papers(found)])
 
 
-def _labs(found: Mapping[tuple[Any, ...], list[Found]]) -> str:
-    rows = [["", "J of VRAM", "J of GPU", "first: VRAM, GPU of due", "last: VRAM, GPU of due", "last: part of VRAM",
+def as_json(seeds: int, processes: int | None = None) -> dict[str, Any]:
+    """The means, and each bar of issue 33 beside what was found."""
+    found = measure(seeds, processes)
+    means = {
+        f"{what[:-4]}: {which}{', before' * is_before}": _means([_figures(each) for each in its])
+        for (what, which, is_before), its in found.items()
+    }
+    return {"seeds": seeds, "bars": bars(found), "means": means}
+
+
+def _figures(found: Any) -> dict[str, float]:
+    if not isinstance(found, Found):
+        return dict(found)
+    figures = {"J of VRAM": jain(found.held), "J of VRAM wanted": jain(found.wanted), "J of GPU": jain(found.computed)}
+    figures |= {"J of VRAM by side": jain(found.sides), "jobs": float(found.jobs), "moving": found.moving}
+    for what in ("held", "wanted", "computed", "sides", "held_part", "waits"):
+        figures |= {f"{what} {who}": each for who, each in getattr(found, what).items()}
+    return figures
+
+
+def _means(its: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: round(fmean(each[name] for each in its), 4) for name in its[0]}
+
+
+def bars(found: Cells) -> dict[str, dict[str, float | bool]]:
+    """What it must show → the figure, its bar, and whether it is reached."""
+    means = {key: _means([_figures(each) for each in its]) for key, its in found.items()}
+
+    def lab(name: str, what: str, *, is_before: bool = False) -> float:
+        return means["lab_run", name, is_before][what]
+
+    def to_before(run: str, which: str, what: str) -> float:
+        return means[run, which, False][what] / means[run, which, True][what]
+
+    held = ("J of VRAM wanted", "J of VRAM")
+    least = {f"week, {what}": (lab("week", what), 0.99) for what in held}
+    least["week, J of GPU"] = (lab("week", "J of GPU"), 0.97)
+    for half in ("groups, 2 to the heavy half", "groups, 2 to the light half"):
+        least |= {f"{half}, {what}": (lab(half, what), 0.95) for what in (*held, "J of VRAM by side", "J of GPU")}
+    least["week, jobs of before"] = (to_before("lab_run", "week", "jobs"), 0.98)
+    least["newcomer, part of VRAM"] = (lab("newcomer", "held_part new"), 0.20)
+    most = {
+        "week, wait of who has 1, of before": (to_before("lab_run", "week", "waits p7"), 0.4),
+        "week, moving": (lab("week", "moving"), 0.005),
+        "60 small, VRAM of due and wanted": (lab("60 small", "wanted many"), 1.1),
+        "60 small, VRAM of due": (lab("60 small", "held many"), 1.1),
+        "60 small, GPU of due": (lab("60 small", "computed many"), 1.4),
+        "five accounts, VRAM of due": (lab("five accounts", "sides five"), 1.2),
+        "newcomer, part of VRAM, most": (lab("newcomer", "held_part new"), 0.33),
+    }
+    most |= {f"day, {each.name}, notebooks of before": (to_before("day_run", each.name, "notebook"), 1.02)
+             for each in day.LABS}  # fmt: skip
+    most |= {f"paper, {several} owners, {what} of before": (to_before("paper_run", several, what), 1.005)
+             for several in OWNERS for what in ("finish", "suspended", "longest")}  # fmt: skip
+    rows = [(name, figure, bar, figure >= bar) for name, (figure, bar) in least.items()]
+    rows += [(name, figure, bar, figure <= bar) for name, (figure, bar) in most.items()]
+    return {name: {"figure": round(figure, 4), "bar": bar, "reached": well} for name, figure, bar, well in rows}
+
+
+def _labs(found: Cells) -> str:
+    rows = [["", "J of VRAM", "wanted", "by side", "J of GPU", "first: VRAM, GPU of due",
+             "last: VRAM, GPU of due", "last: part of VRAM",
              "last: wait (h)", "mean wait (h)", "jobs", "moving"]]  # fmt: skip
     for name, lab in LABS.items():
         first, *_, last = lab.people
         for is_before in (True, False):
-            its = found["lab", name, is_before]
+            its = found["lab_run", name, is_before]
             group = [who for who in lab.people if lab.tree.parent(who) == lab.tree.parent(first) != ""] or [first]
             rows.append([
                 f"{name}{', before' * is_before}",
-                f"{fmean(jain(each.held) for each in its):.3f}", f"{fmean(jain(each.computed) for each in its):.3f}",
+                *(f"{fmean(jain(getattr(each, what)) for each in its):.3f}"
+                  for what in ("held", "wanted", "sides", "computed")),
                 f"{fmean(each.held[who] for each in its for who in group):.2f} "
                 f"{fmean(each.computed[who] for each in its for who in group):.2f}",
                 f"{fmean(each.held[last] for each in its):.2f} {fmean(each.computed[last] for each in its):.2f}",
@@ -234,23 +282,20 @@ def _labs(found: Mapping[tuple[Any, ...], list[Found]]) -> str:
     return aligned(rows)
 
 
-def _days(found: Mapping[tuple[Any, ...], list[Any]]) -> str:
+def _days(found: Cells) -> str:
     rows = [["a day", "notebooks (s)", "jobs", "trainings"]]
-    for which, lab in enumerate(day.LABS):
+    for lab in day.LABS:
         for is_before in (True, False):
-            its = found["day", which, is_before]
+            its = found["day_run", lab.name, is_before]
             kinds = (fmean(each[kind] for each in its) for kind in ("notebook", "job", "training"))
             rows.append([f"{lab.name}{', before' * is_before}", *(f"{each:.0f}" for each in kinds)])
     return aligned(rows)
 
 
-def _papers(found: Mapping[tuple[Any, ...], list[Any]]) -> str:
+def _papers(found: Cells) -> str:
     rows = [["paper, N=18 to 38", "finish", "suspended", "longest", "of before"]]
-    for people in (1, 4, 12):
-        was, now = (
-            [fmean(each[i] for each in found["paper", people, is_before]) for i in range(3)]
-            for is_before in (True, False)
-        )
+    for people in OWNERS:
+        was, now = (_means(found["paper_run", people, is_before]).values() for is_before in (True, False))
         ratio = " ".join(f"{new / old:.4f}" for new, old in zip(now, was, strict=True))
         rows.append([f"{people} people", *(f"{each:.2f}" for each in now), ratio])
     return aligned(rows)

@@ -10,7 +10,7 @@ from itertools import permutations
 from scheduler.core import fair, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.events import CameBack, Effect, Event, Preempt, Returned, SwappedOut, TakeBack, Ticked
-from scheduler.core.people import heads
+from scheduler.core.people import heads, sharing
 from scheduler.core.people.ledger import Head
 from scheduler.core.people.ratios import Ratios
 from scheduler.core.state import Mode, Request, Stage, State
@@ -40,21 +40,30 @@ def elections(state: State) -> Iterator[None]:
 
 
 def places(state: State, container: str) -> tuple[int, ...]:
-    """For each GPU: which of all heads the container's is, from 1 on, or 0."""
+    """For each GPU: which of all heads the container's is, from 1 on, or 0; below 0 if it is firm."""
     numbers = sorted({head.number for head in state.people.heads.values()})
     found = (state.people.heads.get(gpu) for gpu in state.gpus)
-    return tuple(1 + numbers.index(head.number) if head and head.container == container else 0 for head in found)
+    return tuple(
+        (1 + numbers.index(head.number)) * (-1 if head.firm else 1) if head and head.container == container else 0
+        for head in found
+    )
 
 
-def with_heads(state: State, known: Sequence[tuple[int, ...]]) -> State:
-    """`known`: for each container, in their order, what `places` said."""
+def with_heads(state: State, places: Sequence[tuple[int, ...]]) -> State:
+    """`places`: for each container, in their order, what `places` said."""
     found: dict[str, Head] = {}
-    for name, its in zip(state.containers, known, strict=True):
+    for name, its in zip(state.containers, places, strict=True):
         for gpu, number in zip(state.gpus, its, strict=True):
             due = (r for r in state.waiting if r.container == name and heads.due(state, r) <= state.now)
             if number and (first := next(due, None)):
-                found[gpu] = Head(first.session, first.serial, name, number)
-    return heads.elect(replace(state, people=state.people._replace(heads=found, elected=len(state.containers))))
+                found[gpu] = Head(first.session, first.serial, name, abs(number), firm=number < 0)
+    firm = {gpu: head._replace(firm=True) for gpu, head in found.items()}  # it is settled: nobody is replaced by it
+    state = heads.elect(replace(state, people=state.people._replace(heads=firm, elected=len(state.containers))))
+    others = {head.number for head in found.values() if not head.firm}
+    known = {
+        gpu: head._replace(firm=head.firm and head.number not in others) for gpu, head in state.people.heads.items()
+    }
+    return replace(state, people=state.people._replace(heads=known))
 
 
 def wrong(before: State, after: State, step: Step) -> list[str]:
@@ -68,7 +77,8 @@ def wrong(before: State, after: State, step: Step) -> list[str]:
 
 
 def _passed_over(before: State, after: State) -> Iterator[str]:
-    """A head stays until it is served, or gone; within a person the first one may become another."""
+    """A head stays until it is served, or gone, or, once, has more than its share where another has less; within a
+    person the first one may become another."""
     for gpu, head in before.people.heads.items():
         same = [
             r
@@ -78,7 +88,10 @@ def _passed_over(before: State, after: State) -> Iterator[str]:
         if not same or safety.put_by(after.containers[head.container]) or heads.due(after, same[0]) > after.now:
             continue
         now = after.people.heads.get(gpu)
-        if now is None or after.containers[now.container].owner != after.containers[head.container].owner:
+        owner = after.containers[head.container].owner
+        other = after.containers[now.container].owner if now else owner
+        replaced = now and now.firm and not head.firm and sharing.gives_place_to(after, gpu, owner, other)
+        if now is None or (other != owner and not replaced):
             yield f"{head} was head of {gpu}, still waits, and {now} is head"
 
 

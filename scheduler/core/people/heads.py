@@ -4,9 +4,13 @@ A call is *due* once it has waited PATIENCE / 2^(priority/25) seconds. Where all
 are linked to it, are one person's, the head is the one that became due first. Where they are several people's, it is
 elected group by group, and in a group person by person: the one with the greatest
 
-    (time since it was due, or since a due call of it was last served there) × shares × ratio⁻² (within 1/8 to 8)
+    (time since a due call of it was last served there, at most CREDIT more than it has been due) × shares
+    × ratio⁻² (within 1/8 to 8)
 
-and of that person the call that became due first. It stays head until it is served, or gone.
+and of that person the call that became due first. It stays head until it is served, or gone, with one exception: its
+side holds more than its share of the card, and one that holds less would be elected now. Then that one is head instead,
+and stays (*firm*), so a card's head changes at most once before a call of a head is served. Who needs several cards is
+not replaced.
 
 Heads of linked cards never wait for each other in a circle: a head that needs a card whose head has gone comes before
 all that are not elected yet, the one elected first before others. So on every card the head has the lowest number of
@@ -23,6 +27,7 @@ from dataclasses import replace
 from math import inf
 
 from scheduler.core import safety
+from scheduler.core.people import sharing
 from scheduler.core.people.ledger import Entry, Head
 from scheduler.core.people.ratios import Ratios, ratios
 from scheduler.core.state import Container, Request, State
@@ -32,6 +37,12 @@ PATIENCE = 600.0
 
 # So many steps of priority double the worth of a call, and halve its patience.
 DOUBLING = 25
+
+# Seconds that count at most of the time before a call was due. Of who has one container after the other, each computing
+# for hours, the next is not to wait as long as others' calls have waited since they were served.
+CREDIT = 86400.0
+
+AGAIN = 60.0  # seconds until replacing a head is judged again
 
 CLAMP = 8.0  # how far a ratio carries: with the most against the least, 64 times
 
@@ -87,7 +98,10 @@ def elect(state: State) -> State:
         for gpu in state.containers[request.container].quota:
             calls.setdefault(gpu, []).append(request)
     known = {gpu: chosen for gpu, chosen in people.heads.items() if _is_among(chosen, calls.get(gpu, ()))}
-    heads, elected = _Election(state, calls, known).held()
+    election = _Election(state, calls, known)
+    heads, elected = election.held()
+    if election.may_change:
+        look = min(look, state.now + AGAIN)
     asked = {gpu: tuple(r.container for r in its if r.gpu == gpu) for gpu, its in calls.items()}
     return replace(state, people=people._replace(heads=heads, elected=elected, late=asked, look=look))
 
@@ -103,6 +117,7 @@ class _Election:
         self._state, self._calls, self._heads = state, calls, known
         self._number = state.people.elected
         self._ratios: Ratios | None = None
+        self.may_change = False  # by time alone: a head is of a side with more than its share
 
     def held(self) -> tuple[dict[str, Head], int]:
         seen: set[str] = set()
@@ -135,12 +150,28 @@ class _Election:
 
     def _by_person(self, gpus: Collection[str]) -> None:
         for gpu in gpus:
+            elsewhere = [
+                each for card, each in self._heads.items() if card != gpu and _is_among(each, self._calls[gpu])
+            ]
             if gpu not in self._heads:
-                calls = self._calls[gpu]
-                elsewhere = [chosen for chosen in self._heads.values() if _is_among(chosen, calls)]
-                self._heads[gpu] = min(elsewhere, key=lambda chosen: chosen.number, default=None) or self._next(
-                    chosen_of(self._state, gpu, calls, self._known_ratios())
-                )
+                lowest = min(elsewhere, key=lambda chosen: chosen.number, default=None)
+                self._heads[gpu] = lowest or self._next(self._chosen(gpu))
+            elif not elsewhere and (instead := self._instead(gpu, self._heads[gpu])):
+                self._heads[gpu] = self._next(instead)._replace(firm=True)
+
+    def _chosen(self, gpu: str) -> Request:
+        return chosen_of(self._state, gpu, self._calls[gpu], self._known_ratios())
+
+    def _instead(self, gpu: str, chosen: Head) -> Request | None:
+        """Whose call replaces a head. The head needs no other card, and no head of another card needs this one: so the
+        new one may have the highest number."""
+        state, container = self._state, self._state.containers[chosen.container]
+        if chosen.firm or len(container.quota) > 1 or not sharing.has_more(state, gpu, container.owner):
+            return None
+        self.may_change = True
+        first = self._chosen(gpu)
+        other = self._owner(first)
+        return first if sharing.gives_place_to(state, gpu, container.owner, other) else None
 
     def _known_ratios(self) -> Ratios:
         if self._ratios is None:
@@ -204,7 +235,7 @@ class _Standing:
         return entry.served if entry else -inf
 
     def _key(self, since: float, served: float, weight: float, ratio: float) -> tuple[float, float]:
-        waited = self._state.now - max(since, served)
+        waited = self._state.now - max(since - CREDIT, served)
         return -waited * weight * min(CLAMP, max(1 / CLAMP, ratio**-2)), since
 
 

@@ -86,12 +86,14 @@ class Elsewhere(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The call that nobody may delay on a card. `number`: heads elected earlier have lower ones."""
+    """The call that nobody may delay on a card. `number`: heads elected earlier have lower ones. `firm`: it replaced
+    another one, and is not replaced (`heads.py`)."""
 
     session: int
     serial: int
     container: str
     number: int
+    firm: bool = False
 
 
 class People(NamedTuple):

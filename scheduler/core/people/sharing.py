@@ -62,6 +62,18 @@ def above(state: State, container: Container) -> tuple[float, float]:
     return max(found)
 
 
+def has_more(state: State, gpu: str, person: str) -> bool:
+    """Whether the person, or its group, holds more than its share of a card."""
+    return any(held(state, gpu, node) > share(state, gpu, node) for node in state.people.tree.way(person))
+
+
+def gives_place_to(state: State, gpu: str, head: str, other: str) -> bool:
+    """Whether the side of the person `head` has more than its share of a card, and the side of `other` less."""
+    mine, theirs = state.people.tree.parted(head, other)
+    over = held(state, gpu, mine) > share(state, gpu, mine)
+    return over and held(state, gpu, theirs) < share(state, gpu, theirs)
+
+
 def held_back_by(state: State, gpu: str, newcomer: Container, due: Container) -> bool:
     """Whether the cap keeps a newcomer from passing on this card, for another person's container with a due call."""
     mine, theirs = state.people.tree.parted(newcomer.owner, due.owner)

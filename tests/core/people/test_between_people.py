@@ -73,6 +73,37 @@ def test_a_head_stays_until_it_is_served_then_those_who_had_a_turn_go_last():
     assert [each[0] for each in served if each] == ["cat", "ann", "bob", "cat5"]
 
 
+def test_a_head_that_holds_more_than_its_share_is_replaced_once():
+    lab = Lab(100, ann=60, bob=40)
+    lab.start("ann", 50)
+    lab.after(LONG)
+    assert head(lab) == "ann3", "nobody else is due"
+    for person in ("cat", "dan"):
+        lab.start(person, 30)
+        lab.after(LONG)
+        usage(lab, dan=0.1)
+        assert head(lab) == "cat", "she holds nothing; who replaced somebody stays, though dan has had less"
+    lab.end("bob")
+    assert "cat" not in lab.waiting()
+    lab.after(1)
+    assert head(lab) == "dan"
+
+
+@pytest.mark.parametrize(
+    ("ann", "cat", "had"),
+    [(55, 34, {}), (30, 0, {}), (60, 0, {"cat": 4.0})],
+    ids=["cat has her share", "ann has hers", "ann would be elected now"],
+)
+def test_a_head_is_replaced_only_by_one_below_its_share_that_would_be_elected(ann, cat, had):
+    lab = Lab(100, ann=ann, bob=100 - ann - cat, **({"cat": cat} if cat else {}))
+    lab.start("ann", 70, name="waits")
+    lab.after(LONG)
+    lab.start("cat", 50, name="comes")
+    usage(lab, **had)
+    lab.after(LONG)
+    assert head(lab) == "waits"
+
+
 def test_whose_side_would_pass_its_share_does_not_pass_a_side_with_less():
     lab = Lab(100, ann=40, bob=40)
     lab.start("cat", 70)

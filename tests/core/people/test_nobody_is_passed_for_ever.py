@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -50,9 +52,9 @@ class Elections(Anybody):
             elsewhere = new and any(h == new for card, h in self.known.items() if card != gpu)
             if new and new != old and not elsewhere and len(GPUS) - len(state.spanning) >= len(GPUS):
                 owner = state.containers[new.container].owner
-                mine = state.now - max(due[gpu, owner], self.served.get((gpu, owner), 0.0))
+                mine = state.now - max(due[gpu, owner] - heads.CREDIT, self.served.get((gpu, owner), -inf))
                 for (card, other), since in due.items():
-                    waited = state.now - max(since, self.served.get((gpu, other), 0.0))
+                    waited = state.now - max(since - heads.CREDIT, self.served.get((gpu, other), -inf))
                     assert card != gpu or waited <= FAR * max(mine, 1e-6) or not mine, (gpu, owner, other)
         self.known = dict(state.people.heads)
 
