@@ -22,7 +22,7 @@ from benchmarks.simulation.lab import GIB, SPEEDS, Program, Turns, play
 from benchmarks.simulation.report import SHORT, aligned
 from benchmarks.simulation.workloads import paper
 from scheduler.core import fair
-from scheduler.core.people import heads
+from scheduler.core.people import heads, sharing
 from scheduler.core.people.tree import Tree
 from scheduler.core.state import Mode, Preemption
 
@@ -92,6 +92,7 @@ def before() -> Iterator[None]:
     """As if all who wait were one person's."""
     with (
         patch.object(heads, "chosen_of", lambda state, gpu, calls, known: calls[0]),
+        patch.object(sharing, "gives_place_to", lambda *_: False),
         patch.object(fair, "capped_by", lambda *_: None),
     ):
         yield
@@ -231,7 +232,7 @@ def bars(found: Cells) -> dict[str, dict[str, float | bool]]:
         return means["lab_run", name, is_before][what]
 
     def to_before(run: str, which: str, what: str) -> float:
-        return means[run, which, False][what] / means[run, which, True][what]
+        return means[run, which, False][what] / (means[run, which, True][what] or 1.0)
 
     held = ("J of VRAM wanted", "J of VRAM")
     least = {f"week, {what}": (lab("week", what), 0.99) for what in held}
