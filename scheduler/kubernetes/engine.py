@@ -29,11 +29,6 @@ class Claims(Protocol):
     """The driver. `end_pods` has a claim's pods end, with a grace in seconds; a quota beyond a claim is a Problem."""
 
     async def end_pods(self, id_: str, grace: float) -> None: ...
-    async def give_card(self, engine_id: str, gpu: str) -> None:
-        raise EngineError(MEMORY_STAYS, code="not_supported")
-
-    async def take_card(self, engine_id: str, gpu: str) -> None: ...
-
     def require_within(self, id_: str, size: int) -> None: ...
 
 
@@ -147,6 +142,11 @@ class KubernetesEngine:
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         raise EngineError(MEMORY_STAYS, code="not_supported")
+
+    async def give_card(self, engine_id: str, gpu: str) -> None:
+        raise EngineError(MEMORY_STAYS, code="not_supported")
+
+    async def take_card(self, engine_id: str, gpu: str) -> None: ...
 
     def require_within(self, id_: str, size: int) -> None:
         self._claims.require_within(id_, size)
