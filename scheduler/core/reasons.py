@@ -42,6 +42,14 @@ def why(state: State, request: Request, *, tried: bool) -> str:
     return f"{needs} A container that has waited longer, or was put first, goes first."
 
 
+def why_withheld(asked: int, owner: str, seconds: float) -> str:
+    """The first memory of a container whose owner's others have had more of a card's turns than is due."""
+    return (
+        f"Needs {size(asked)}. Other containers of {owner or 'somebody'!r} have computed more than their share of the "
+        f"GPU. It gets its first memory in about {max(1, round(seconds))} s, or when nobody else computes there."
+    )
+
+
 def _above(state: State, request: Request, first: Container) -> str:
     """The cap: whose side holds how much of what share, and who has less."""
     container, gpu = state.containers[request.container], request.gpu

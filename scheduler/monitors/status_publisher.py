@@ -9,7 +9,7 @@ from itertools import islice
 
 from scheduler.containers.forecasts import Expected, Forecasts, idle, turn_of
 from scheduler.core import policies, safety
-from scheduler.core.reasons import why
+from scheduler.core.reasons import why, why_withheld
 from scheduler.core.state import Request
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.live_containers import LiveContainer
@@ -146,9 +146,19 @@ class StatusPublisher:
                 expected_at=expected.at,
                 expected_by=expected.by,
             )
-        for container in self._queued - calls.keys():
+        withheld = [live for live in self._broker.live_containers.values() if live.withheld and live.id not in calls]
+        for position, live in enumerate(withheld, len(order) + 1):
+            self._show_withheld(live, position)
+        queued = calls.keys() | {live.id for live in withheld}
+        for container in self._queued - queued:
             self._store.container(container, **NOT_WAITING)
-        self._queued = set(calls)
+        self._queued = queued
+
+    def _show_withheld(self, live: LiveContainer, position: int) -> None:
+        assert live.withheld is not None
+        reason = why_withheld(live.withheld.bytes, live.owner, live.withheld.until - self._broker.now())
+        waits = {"queue_position": position, "queue_bytes": live.withheld.bytes, "queue_reason": reason}
+        self._store.container(live.id, **{**NOT_WAITING, **waits})
 
 
 def uses(live: LiveContainer) -> tuple[int, ...]:

@@ -55,6 +55,15 @@ class Session:
         self.page.close()
 
 
+class Withheld(NamedTuple):
+    """A container's first memory is withheld: its owner's others have computed more than their share of a card. Times
+    are the broker's; `until`: the latest by what is known."""
+
+    since: float
+    bytes: int
+    until: float
+
+
 @dataclass(eq=False, slots=True)
 class LiveContainer:
     """One living container. `quota`: GPU → bytes; the pages of its new processes have their slots in this order."""
@@ -99,6 +108,7 @@ class LiveContainer:
     idle: bool = False  # marked as an idle holder
     suspended_since: float | None = None
     suspended_before: float = 0.0  # seconds, ended waits only
+    withheld: Withheld | None = None
     waited_since: float | None = None  # restarted scheduler: when the wait that goes on now began
     wait_told: bool = False  # by the last scheduler's events it waits; ours have not said yet what became of that
     peak: dict[str, int] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
-from scheduler.sessions.live_containers import LiveContainer, Program, Session, program_of
+from scheduler.sessions.live_containers import LiveContainer, Program, Session, Withheld, program_of
 from scheduler.sessions.looks import Looks
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Purpose, Type, WireError
@@ -56,6 +56,7 @@ class Sessions:
         self._processes: dict[tuple[int, int], Session] = {}
         self._connections: dict[Connection, Session] = {}
         self._heirs: dict[int, list[Callable[[], None]]] = {}
+        self._withheld: dict[Connection, str] = {}  # whose first call is not heard yet → its container
         self._held: dict[str, deque[Connection]] = {}  # container → who is heard when one of its calls is answered
         self._looks = Looks()
         self._looking: set[asyncio.Task[None]] = set()
@@ -290,12 +291,30 @@ class Sessions:
             connection.send(Frame(Type.REJECTED, frame.slot, frame.serial, Code.SHORTAGE))
         elif not any(map(live.granted, live.quota)) and (wait := self._owes(live.owner, live.quota)):
             connection.hold(frame)
+            self._withhold(live, connection, frame.bytes, wait)
             asyncio.get_running_loop().call_later(min(wait, LOOK_AGAIN), connection.go_on)
         elif live.open_calls >= OPEN_CALLS:
             connection.hold(frame)
             self._held.setdefault(session.container, deque()).append(connection)
         else:
+            self._heard(connection)
             self._broker.need(session, frame.serial, gpu, frame.bytes, connection)
+
+    def _withhold(self, live: LiveContainer, connection: Connection, size: int, wait: float) -> None:
+        """It waits like a call that is suspended, for all to see."""
+        now = self._broker.now()
+        self._withheld[connection] = live.id
+        live.withheld = Withheld(live.withheld.since if live.withheld else now, size, now + wait)
+        self._broker.waits.update()
+
+    def _heard(self, connection: Connection) -> None:
+        """Its call is withheld no more: it is with the broker, or will never come."""
+        id_ = self._withheld.pop(connection, None)
+        if id_ is None or id_ in self._withheld.values():
+            return
+        if live := self._broker.live_containers.get(id_):
+            live.withheld = None
+            self._broker.waits.update()
 
     def answered(self, live: LiveContainer) -> None:
         """There may be room for another call of this container: whoever has waited longest is heard."""
@@ -314,6 +333,7 @@ class Sessions:
             self.answered(self._broker.live_containers[container])
 
     def closed(self, connection: Connection) -> None:
+        self._heard(connection)
         session = self._connections.pop(connection, None)
         if session is None:
             return

@@ -1,6 +1,7 @@
 """Who is suspended, since when, and in which order a person has put those who wait.
 
-A container is suspended as long as one of its calls waits although everything has been tried. A wait goes on over a
+A container is suspended as long as one of its calls waits although everything has been tried, or its first one is
+withheld. A wait goes on over a
 restart of the scheduler: what was told of it before is ended by what becomes of the container's next call.
 """
 
@@ -39,6 +40,9 @@ class Waits:
         for request in self._state().waiting:
             if request.suspended:
                 since[request.container] = min(request.since, since.get(request.container, request.since))
+        for live in self._live_containers.values():
+            if live.withheld:
+                since[live.id] = min(live.withheld.since, since.get(live.id, live.withheld.since))
         for live in self._live_containers.values():
             began = since.get(live.id)
             if (began is None) is not (live.suspended_since is None) and not (began is None and live.waited_since):

@@ -218,3 +218,23 @@ async def test_why_it_takes_no_turns_is_told_no_longer_than_it_is_so(host: InPro
     await host.command("kill", container)
     await host.until(container, "killed")
     assert await told() == ""
+
+
+async def test_a_first_memory_that_is_withheld_is_shown_as_a_wait(host: InProcess, monkeypatch) -> None:
+    until = host.clock.monotonic() + 90
+    monkeypatch.setattr(host.up.sessions, "_owes", lambda owner, gpus: max(0.0, until - host.clock.monotonic()))
+    two = [await host.launch("workload", *ALWAYS, gpu_memory=GIB // 4) for _ in range(2)]
+    await host.until(two[0], "suspended")
+    await host.passes(30)
+    waits, ends = [await host.get(each) for each in two]
+    assert (waits.state, waits.queue_bytes > 0, {waits.queue_position, ends.queue_position}) == (
+        "suspended", True, {1, 2},
+    )  # fmt: skip
+    assert "have computed more than their share of the GPU. It gets its first memory in about" in waits.queue_reason
+    assert (await host.command("kill", ends)).outcome == "done"
+    await host.says(waits, "computing")
+    await host.settle()
+    waits = await host.get(waits)
+    assert (waits.state, waits.queue_position, waits.queue_reason) == ("running", None, "")
+    assert waits.suspended_seconds == pytest.approx(90, abs=3)
+    assert host.up.sessions._withheld == {}, "nor is anything remembered of who was ended meanwhile"
