@@ -81,7 +81,8 @@ export const timeAxis = () => ({
   values: (_, ticks, __, ___, step) =>
     ticks.map((tick) => {
       const at = new Date(tick * 1000);
-      return step >= 86400
+      const midnight = step >= 3600 && at.getHours() + at.getMinutes() === 0;
+      return step >= 86400 || midnight
         ? at.toLocaleDateString([], { day: "numeric", month: "short" })
         : at.toLocaleTimeString([], {
             hour: "2-digit",
