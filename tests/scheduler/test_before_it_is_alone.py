@@ -5,37 +5,38 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import sys
 
 import pytest
 
 from scheduler.card import generation
 from scheduler.card.turns import EARLY
-from tests.scheduler.test_turns_processes import computing, goes_on, take_turns
-from tests.support.eventually import PATIENCE, eventually
-from tests.support.host import BUILD, GIB, Host, host
-from tests.support.swapped import at_once
-
-__all__ = ["host"]
+from tests.scheduler.test_turns import computing, goes_on, take_turns
+from tests.support.inprocess.host import PATIENCE, InProcess
+from tests.support.inprocess.memory import asking, asks, is_back
 
 
-@pytest.mark.parametrize("free_memory", [pytest.param(True, marks=pytest.mark.long), False])
-async def test_a_pause_is_not_held_up_by_a_stop_that_waits_for_the_last_scheduler(
-    host: Host, free_memory: bool
-) -> None:
-    at_once()
+async def begins_beside_the_last(host: InProcess) -> int:
+    """A file that somebody of the last scheduler has locked, and that is nobody's once it is closed."""
     await host.stop()
     last = os.open(host.home / "guardian.lock", os.O_RDONLY)
     fcntl.flock(last, fcntl.LOCK_EX | fcntl.LOCK_NB)
     await host.start()
+    return last
+
+
+@pytest.mark.parametrize("free_memory", [True, False])
+async def test_a_pause_is_not_held_up_by_a_stop_that_waits_for_the_last_scheduler(
+    host: InProcess, free_memory: bool
+) -> None:
+    last = await begins_beside_the_last(host)
     one, two = [await computing(host) for _ in range(2)]
     parts = host.up.turns._parts
-    await eventually(lambda: {str(one.pk), str(two.pk)} <= parts.keys())
+    await host.eventually(lambda: {str(one.pk), str(two.pk)} <= parts.keys())
     assert all(EARLY in part.barred and part.task is None for part in parts.values())
     pausing = asyncio.create_task(host.command("pause", one, free_memory=free_memory))
     if free_memory:  # a move does wait
         live = host.up.broker.live_containers[str(one.pk)]
-        await eventually(lambda: live.swap)
+        await host.eventually(lambda: live.swap)
         os.close(last)
     answer = await pausing
     assert answer.outcome == "done", answer.message
@@ -47,39 +48,19 @@ async def test_a_pause_is_not_held_up_by_a_stop_that_waits_for_the_last_schedule
     assert not await host.events(one, "not_stopped")
 
 
-ASKS = """
-import time
-from tests.support.cuda import *
-cuda = Cuda()
-cuda.alloc(MIB)
-print("holding", flush=True)
-while True:
-    cuda("cuCtxSynchronize")
-    print("asked", flush=True)
-    time.sleep(0.01)
-"""
-
-
 async def test_whoever_asks_its_card_is_not_held_back_while_its_move_waits_for_the_last_scheduler(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(generation, "LONGEST", 10 * PATIENCE)
-    at_once()
-    await host.stop()
-    last = os.open(host.home / "guardian.lock", os.O_RDONLY)
-    fcntl.flock(last, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    await host.start()
-    container = await host.launch(
-        sys.executable, "-c", ASKS, gpu_memory=GIB, environment={"PYTHONPATH": str(BUILD.parent)}
-    )
-    await host.says(container, "holding")
+    last = await begins_beside_the_last(host)
+    container = await asking(host)
     pause = asyncio.create_task(host.command("pause", container, free_memory=True))
     live = host.up.broker.live_containers[str(container.pk)]
-    await eventually(lambda: live.swap)
-    asked = host.log(container).count("asked")
-    await eventually(lambda: host.log(container).count("asked") > asked + 200)  # two seconds, if nothing holds it
+    await host.eventually(lambda: live.swap)
+    for _ in range(20):
+        await asks(host, container)
     assert not pause.done()
     os.close(last)
     assert (await pause).outcome == "done"
     await host.command("resume", container)
-    await eventually(lambda: not live.swap)
+    await is_back(host, container)

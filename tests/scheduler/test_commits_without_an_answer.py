@@ -15,11 +15,10 @@ from django.contrib.auth.models import User
 from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
-from scheduler import parts
 from scheduler.plugin import mounts
 from scheduler.store import write_behind
-from tests.support.eventually import eventually
-from tests.support.host import GIB, Host, query
+from tests.support.host import GIB, query
+from tests.support.inprocess.host import InProcess
 from web.models import Claim, Container, UsageSample, Volume
 from web.models.states import NOTHING_HELD
 from web.services import mounting
@@ -30,9 +29,8 @@ OPTIONS = {"gpu_memory": "1GiB"}
 
 
 @pytest.fixture
-async def host(host: Host, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Host:
+async def host(host: InProcess, settings: Any) -> InProcess:
     settings.GPUSHARE_PLUGIN_PEOPLE = ["ada"]
-    monkeypatch.setattr(mounts, "LOOK_EVERY", 0.05)
     await query(User.objects.create_user, "ada")
     return host
 
@@ -56,14 +54,14 @@ def _writes(asked: str) -> Callable[..., bool]:
     return lambda _, query, *arguments: query.__name__ == asked
 
 
-async def has_ended(host: Host, mount: str) -> Container:
+async def has_ended(host: InProcess, mount: str) -> Container:
     made = Container.objects.filter(mount=mount)
     row = await query(made.get)
     await host.until(row, "failed")
     return await query(made.get)
 
 
-async def test_mounting_that_docker_was_told_had_failed_comes_to_nothing(host: Host, monkeypatch) -> None:
+async def test_mounting_that_docker_was_told_had_failed_comes_to_nothing(host: InProcess, monkeypatch) -> None:
     unanswered(monkeypatch, mounting, "mount", lambda *_: True)
     with pytest.raises(DatabaseError):
         await host.up.plugin.mounts.mount("v", OPTIONS, "m")
@@ -72,18 +70,17 @@ async def test_mounting_that_docker_was_told_had_failed_comes_to_nothing(host: H
     assert await host.living() == []
 
 
-async def test_it_comes_to_nothing_once_the_database_answers_again(host: Host, monkeypatch) -> None:
+async def test_it_comes_to_nothing_once_the_database_answers_again(host: InProcess, monkeypatch) -> None:
     unanswered(monkeypatch, mounting, "mount", lambda *_: True)
     unanswered(monkeypatch, write_behind, "_while_ours", _writes("call_off"))
     with pytest.raises(DatabaseError):
         await host.up.plugin.mounts.mount("v", OPTIONS, "m")
     await has_ended(host, "m")
-    await eventually(lambda: not host.up.plugin.mounts._unanswered)
+    await host.eventually(lambda: not host.up.plugin.mounts._unanswered)
 
 
-async def test_it_comes_to_nothing_although_the_host_let_nobody_ask_the_database(host: Host, monkeypatch) -> None:
+async def test_it_comes_to_nothing_although_the_host_let_nobody_ask_the_database(host: InProcess, monkeypatch) -> None:
     unanswered(monkeypatch, mounting, "mount", lambda *_: True)
-    monkeypatch.setattr(parts, "RESTART", 0.05)
     call_off, failures = host.up.store.volumes.call_off, iter([RuntimeError("can't start new thread")])
 
     async def failing(*arguments: str) -> None:
@@ -97,7 +94,7 @@ async def test_it_comes_to_nothing_although_the_host_let_nobody_ask_the_database
     await has_ended(host, "m")
 
 
-async def test_mounting_that_is_asked_for_again_is_the_same(host: Host, monkeypatch) -> None:
+async def test_mounting_that_is_asked_for_again_is_the_same(host: InProcess, monkeypatch) -> None:
     unanswered(monkeypatch, mounting, "mount", lambda *_: True)
     monkeypatch.setattr(mounts, "LOOK_EVERY", 600.0)
     with pytest.raises(DatabaseError):
@@ -109,7 +106,7 @@ async def test_mounting_that_is_asked_for_again_is_the_same(host: Host, monkeypa
     assert await query(Container.objects.count) == 1
 
 
-async def test_what_a_swarm_brought_and_was_told_had_failed_comes_to_nothing(host: Host, monkeypatch) -> None:
+async def test_what_a_swarm_brought_and_was_told_had_failed_comes_to_nothing(host: InProcess, monkeypatch) -> None:
     owner = await query(User.objects.get, username="ada")
     fields = {"name": "a", "owner": owner, "image": "local", "node_id": host.up.store.here, "engine": "swarm"}
     row = await query(lambda: Container.objects.create(**fields, handed="key"))
@@ -120,7 +117,7 @@ async def test_what_a_swarm_brought_and_was_told_had_failed_comes_to_nothing(hos
     assert (await has_ended(host, "m")).pk == row.pk
 
 
-async def test_quota_that_was_refused_is_not_the_larger_one(host: Host, monkeypatch) -> None:
+async def test_quota_that_was_refused_is_not_the_larger_one(host: InProcess, monkeypatch) -> None:
     container = await host.launch("sleep", "600", gpu_memory=GIB)
     unanswered(monkeypatch, write_behind, "_while_ours", _writes("_promise"))
     answer = await host.command("change", container, gpu_memory=2 * GIB)
@@ -130,7 +127,7 @@ async def test_quota_that_was_refused_is_not_the_larger_one(host: Host, monkeypa
     assert await host.events(container, "quota") == []
 
 
-async def test_launch_that_was_refused_has_ended_and_holds_nothing(host: Host, monkeypatch) -> None:
+async def test_launch_that_was_refused_has_ended_and_holds_nothing(host: InProcess, monkeypatch) -> None:
     unanswered(monkeypatch, write_behind, "_while_ours", _writes("_promise"))
     container, launching = await host.start_launch("sleep", "600")
     assert (await host.answer(launching)).code == "database_away"
@@ -139,7 +136,9 @@ async def test_launch_that_was_refused_has_ended_and_holds_nothing(host: Host, m
     assert str(container.pk) not in host.up.broker.live_containers
 
 
-async def test_samples_that_were_written_are_not_written_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_samples_that_were_written_are_not_written_again(
+    host: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a container has computed twice as long in that minute."""
     (gpu,) = host.up.gpus.cards
     at = timezone.now()
@@ -158,7 +157,7 @@ async def test_samples_that_were_written_are_not_written_again(host: Host, monke
     assert sorted(rows) == [1, 2]
 
 
-async def test_volume_that_is_made_again_is_the_same(host: Host, monkeypatch) -> None:
+async def test_volume_that_is_made_again_is_the_same(host: InProcess, monkeypatch) -> None:
     unanswered(monkeypatch, mounting, "make", lambda *_: True)
     with pytest.raises(DatabaseError):
         await host.up.store.volumes.make("v", OPTIONS)
@@ -167,7 +166,7 @@ async def test_volume_that_is_made_again_is_the_same(host: Host, monkeypatch) ->
 
 
 async def test_volume_of_which_docker_was_told_that_it_cannot_be_made_is_in_nobodys_way(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Docker knows of none, so it has nothing that could be removed first."""
     unanswered(monkeypatch, mounting, "make", lambda *_: True)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scheduler.containers import takeover
 from scheduler.sessions import lease_pages
-from tests.support.eventually import eventually
-from tests.support.host import GIB, Host, host
-
-__all__ = ["host"]
-
-
-HOLDS = ("workload", "--bytes", "64MiB", "--hold", "600")
+from scheduler.sessions.looks import detached_thread
+from tests.support.host import GIB
+from tests.support.inprocess.host import InProcess
 
 
 def pages() -> int:
@@ -28,41 +25,42 @@ def pages() -> int:
     return sum(link.startswith(f"memfd:{lease_pages.PAGE_NAME}-") for link in links)
 
 
-async def test_a_process_that_ends_between_two_looks_leaves_no_page(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    container = await host.launch(*HOLDS, gpu_memory=GIB)
+async def holding(host: InProcess) -> int:
+    """The pages that are open while nobody looks after them."""
+    container = await host.launch("workload", "--bytes", "64MiB", "--hold", "600", gpu_memory=GIB)
     await host.says(container, "holding")
     await host.stop()
-    before, asked = pages(), []
+    return pages()
+
+
+async def test_a_process_that_ends_between_two_looks_leaves_no_page(
+    host: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, asked = await holding(host), []
 
     def has_ended(pid: int) -> int:
         asked.append(pid)
         raise ProcessLookupError
 
     with monkeypatch.context() as patched:
-        patched.setattr(takeover.os, "pidfd_open", has_ended)
+        patched.setattr(host.kernel, "pidfd", has_ended)
         await host.start()
     assert asked
     assert pages() == before
 
 
-async def test_a_look_that_comes_too_late_leaves_no_page(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    container = await host.launch(*HOLDS, gpu_memory=GIB)
-    await host.says(container, "holding")
-    await host.stop()
-    before, find, on, found = pages(), lease_pages.find, threading.Event(), []
+async def test_a_look_that_comes_too_late_leaves_no_page(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = await holding(host)
 
-    def slowly(pid: int, id_: str) -> int | None:
-        assert on.wait(60)
-        found.append(find(pid, id_))
-        return found[-1]
+    async def slowly(call: Any, too_late: Any = None) -> Any:
+        looking = asyncio.create_task(detached_thread(call, too_late))
+        await asyncio.sleep(0)
+        if call.func is lease_pages.find:
+            looking.cancel()
+            raise TimeoutError
+        return await looking
 
-    with monkeypatch.context() as patched:
-        patched.setattr(takeover, "LOOK_SECONDS", 0.3)
-        patched.setattr(lease_pages, "find", slowly)
-        await host.start()
-        on.set()
-        await eventually(lambda: found)
-    assert found[0] is not None
-    await eventually(lambda: pages() <= before)
+    monkeypatch.setattr(takeover, "detached_thread", slowly)
+    await host.start()
+    assert host.up.broker.unseen
+    await host.eventually(lambda: pages() <= before)

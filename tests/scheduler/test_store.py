@@ -20,14 +20,12 @@ from scheduler.gpus import Card
 from scheduler.store import Store, write_behind
 from scheduler.store.node_lease import NameTaken
 from tests.support.eventually import eventually
-from tests.support.host import Host, host, query
+from tests.support.host import query
+from tests.support.inprocess.host import InProcess
 from web.audit import verify
 from web.models import AllocationEvent, Claim, Command, Container, Node, Volume
 from web.services import nodes
 from web.services.mounting import Mounting
-
-__all__ = ["host"]
-
 
 EVENTS = 4000
 
@@ -42,7 +40,7 @@ def _sizes(container: Container) -> list[int]:
 
 
 async def test_writing_ends_though_somebody_waits_for_it_at_that_very_moment(
-    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+    database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancellation that came with a hurry was swallowed: the scheduler never ended, and kept the next one out."""
     monkeypatch.setattr(write_behind, "PAUSE", 60.0)
@@ -57,7 +55,7 @@ async def test_writing_ends_though_somebody_waits_for_it_at_that_very_moment(
     await store.close()
 
 
-async def test_thousands_of_events_are_written_in_their_order_and_sealed(host: Host) -> None:
+async def test_thousands_of_events_are_written_in_their_order_and_sealed(host: InProcess) -> None:
     """How late that makes decisions is measured by `benchmarks/write_path.py`."""
     container = await _bystander()
     gpu = next(iter(host.up.gpus.cards))
@@ -66,14 +64,14 @@ async def test_thousands_of_events_are_written_in_their_order_and_sealed(host: H
         if not number % 4:  # other work of the loop's comes in between
             await asyncio.sleep(0)
     await host.up.store.flush()
-    await eventually(lambda: not host.up.store.waiting)
+    await host.eventually(lambda: not host.up.store.waiting)
     assert await query(_sizes, container) == list(range(EVENTS))
     sound, faults = await query(verify)
     assert faults == []
     assert sound > 0
 
 
-async def test_what_happened_before_something_that_is_written_already_leaves_the_chain_sound(host: Host) -> None:
+async def test_what_happened_before_something_that_is_written_already_leaves_the_chain_sound(host: InProcess) -> None:
     container = await _bystander()
     now = timezone.now()
     for kind, at in (("ended", now), ("paused", now - timedelta(minutes=1))):
@@ -83,18 +81,18 @@ async def test_what_happened_before_something_that_is_written_already_leaves_the
     assert (await query(verify))[1] == []
 
 
-async def test_locked_database_delays_no_decision_and_loses_nothing(host: Host) -> None:
+async def test_locked_database_delays_no_decision_and_loses_nothing(host: InProcess) -> None:
     other = await asyncio.to_thread(sqlite3.connect, connection.settings_dict["NAME"], check_same_thread=False)
     await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
     host.up.store.node(driver="another")
     await asyncio.sleep(0.3)  # the loop goes on: else the lock would be given back after it, and never be met
     await asyncio.to_thread(other.rollback)
     await asyncio.to_thread(other.close)
-    await eventually(lambda: not host.up.store.waiting)
+    await host.eventually(lambda: not host.up.store.waiting)
     assert (await query(Node.objects.get)).driver == "another"
 
 
-async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: Host, monkeypatch) -> None:
+async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: InProcess, monkeypatch) -> None:
     container = await _bystander()
     failures = iter([OperationalError("disk full"), OperationalError("disk full")])
     write = write_behind.write_batch
@@ -105,12 +103,11 @@ async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: 
         write(*arguments)
 
     monkeypatch.setattr(write_behind, "write_batch", failing)
-    monkeypatch.setattr(write_behind, "RETRY", 0.02)
     for number in range(3):
         host.up.store.event("accepted", str(container.pk), size=number)
         host.up.store.container(str(container.pk), reason=f"number {number}")
-        await asyncio.sleep(0.03)
-    await eventually(lambda: not host.up.store.waiting)
+        await asyncio.sleep(3)
+    await host.eventually(lambda: not host.up.store.waiting)
     sizes = await query(
         lambda: list(AllocationEvent.objects.filter(container=container).values_list("bytes", flat=True))
     )
@@ -118,7 +115,7 @@ async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: 
     assert (await query(Container.objects.get, pk=container.pk)).reason == "number 2"
 
 
-async def test_nothing_is_promised_or_mounted_once_the_name_is_another_s(transactional_db: None, settings: Any) -> None:
+async def test_nothing_is_promised_or_mounted_once_the_name_is_another_s(database: None, settings: Any) -> None:
     """A launch that was under way when a host stood still: the name's next scheduler begins the same one."""
     settings.GPUSHARE_PLUGIN_PEOPLE = ["bystander"]
     container = await _bystander()
@@ -153,7 +150,7 @@ async def test_who_paused_a_container_last_is_known_of_commands_without_a_number
     assert await alone.records.paused_by([str(container.pk)]) == {str(container.pk): "last"}
 
 
-async def test_scheduler_that_was_away_while_its_node_was_removed_begins_anew(transactional_db: None) -> None:
+async def test_scheduler_that_was_away_while_its_node_was_removed_begins_anew(database: None) -> None:
     """Else it would go on unseen: its node is on no list, and gets no launches."""
     store = Store("removed", "one")
     await store.open({}, {})
@@ -186,7 +183,7 @@ async def test_what_was_lost_with_its_node_stays_so_whatever_that_brings_later(a
 
 
 async def test_node_that_is_removed_while_its_scheduler_starts_is_there_again(
-    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+    database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await query(Node.objects.create, name="removed")
     found = Node.objects.get_or_create
@@ -204,7 +201,7 @@ async def test_node_that_is_removed_while_its_scheduler_starts_is_there_again(
 
 
 @pytest.fixture
-async def alone(transactional_db: None) -> AsyncIterator[Store]:
+async def alone(database: None) -> AsyncIterator[Store]:
     """A store without a scheduler: it writes when it is told to."""
     store = Store("alone")
     await store.open({}, {})
@@ -236,7 +233,7 @@ async def test_value_that_goes_back_while_it_is_being_written_goes_back_in_the_d
     assert container.paused_at is None
 
 
-async def test_stop_loses_nothing_that_is_being_written_or_waits(transactional_db: None) -> None:
+async def test_stop_loses_nothing_that_is_being_written_or_waits(database: None) -> None:
     stopped = Store("stopped")
     await stopped.open({}, {})
     container = await _bystander()
@@ -277,7 +274,7 @@ async def test_what_was_written_before_a_failure_is_not_written_again(alone: Sto
     assert await query(_sizes, container) == [2, 3]
 
 
-async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: Host) -> None:
+async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: InProcess) -> None:
     container = await _bystander()
     [gpu] = host.up.gpus.cards
     # Of the same host, whose cards these are; nobody but us tells it when to write.
@@ -295,7 +292,7 @@ async def test_raised_quota_is_not_overwritten_by_a_lower_one_from_before(host: 
     assert await host.up.store.promises.made(container) == {gpu: 3 << 30}
 
 
-async def test_promise_makes_and_changes_claims(host: Host) -> None:
+async def test_promise_makes_and_changes_claims(host: InProcess) -> None:
     container = await _bystander()
     [gpu] = host.up.gpus.cards
     for size in (1 << 30, 2 << 30):
@@ -307,13 +304,13 @@ async def test_promise_makes_and_changes_claims(host: Host) -> None:
     assert (claim.quota, claim.used) == (1 << 30, 4096)
 
 
-async def test_row_that_the_database_will_never_take_does_not_hold_up_the_others(host: Host) -> None:
+async def test_row_that_the_database_will_never_take_does_not_hold_up_the_others(host: InProcess) -> None:
     container = await _bystander()
     told_to = host.up.store
     told_to.event("accepted", "00000000-0000-0000-0000-000000000000", size=1)  # no such container
     told_to.event("accepted", str(container.pk), size=2)
     told_to.container(str(container.pk), reason="told")
-    await eventually(lambda: not told_to.waiting)
+    await host.eventually(lambda: not told_to.waiting)
     assert await query(AllocationEvent.objects.filter(container=container).count) == 1
     assert (await query(Container.objects.get, pk=container.pk)).reason == "told"
 
@@ -377,7 +374,7 @@ async def test_what_fails_by_anything_else_is_kept_too(alone: Store, monkeypatch
     assert await query(_sizes, container) == [1]
 
 
-async def test_name_that_another_home_has_is_refused(transactional_db: None) -> None:
+async def test_name_that_another_home_has_is_refused(database: None) -> None:
     one, two = Store("shared", "one"), Store("shared", "two")
     await one.open({}, {})
     with pytest.raises(NameTaken, match='node name "shared"'):
@@ -387,7 +384,7 @@ async def test_name_that_another_home_has_is_refused(transactional_db: None) -> 
     await two.close()
 
 
-async def test_nothing_is_written_once_the_name_is_another_s(transactional_db: None) -> None:
+async def test_nothing_is_written_once_the_name_is_another_s(database: None) -> None:
     """Not even a batch without a sign of life in it."""
     container = await _bystander()
     store = Store("contested", "one")
