@@ -283,6 +283,7 @@ GPUSHARE_SWAP_MEMORY = (
 )
 GPUSHARE_GIVE_WAY = environment.one_of("GPUSHARE_GIVE_WAY", "share", "off", "idle", "rotate")  # who, to those who wait
 GPUSHARE_ROTATE_AFTER = environment.number("GPUSHARE_ROTATE_AFTER", 10)  # minutes, of waiting and of holding
+GPUSHARE_MOVE_SHARE = environment.number("GPUSHARE_MOVE_SHARE", 1)  # percent of the GPUs' time, for moves between them
 GPUSHARE_COMPUTE = environment.one_of("GPUSHARE_COMPUTE", "turns", "shared")  # how containers share a GPU's computing
 GPUSHARE_BYPASS_ACTION = environment.one_of("GPUSHARE_BYPASS_ACTION", "show", "kill")  # for who got past the shim
 GPUSHARE_METRICS = environment.one_of("GPUSHARE_METRICS", "token", "loopback")  # who may read /metrics

@@ -164,6 +164,7 @@ class Components:
     def say_who_gives_way(self) -> None:
         """To the core, and what that costs as far as it is known."""
         speeds, minutes = self.swapping.speeds, settings.GPUSHARE_IDLE_MINUTES
+        stays = bool(self.swapping.why_not) or self.swapping.cards.refused
         rule = Preemption(
             mode=Mode.OFF if self.swapping.why_not else Mode(settings.GPUSHARE_GIVE_WAY),
             idle=60 * minutes or math.inf,
@@ -171,6 +172,7 @@ class Components:
             out=speeds.rate("out"),
             back=speeds.rate("back"),
             memory=self.swapping.budget,
+            move_share=0.0 if stays else settings.GPUSHARE_MOVE_SHARE / 100,
         )
         self.broker.tell(PreemptionChanged(self.broker.now(), rule))
         self.store.node(moved=dict(speeds.moved))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.simulation import day, people, turns
+from benchmarks.simulation import day, people, pieces, turns
 from benchmarks.simulation.report import figure, tables
 from benchmarks.simulation.series import ALL_POLICIES, SIZES, Series, measure
 from benchmarks.simulation.workloads import CAPACITY, WORKLOADS
@@ -33,6 +33,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--day", action="store_true", help="instead: what giving way is worth, in a lab's day")
     parser.add_argument("--people", action="store_true", help="instead: fair between people, in saturated labs")
     parser.add_argument("--processes", type=int, help="with --people: at a time (one for each processor)")
+    parser.add_argument("--pieces", action="store_true", help="instead: moves between the cards of a host, for a week")
     parser.add_argument("--turns", action="store_true", help="instead: turns of computing, with programs that drain")
     parser.add_argument("--trace", type=int, metavar="SEED", help="print the trace of the first of --sizes as JSON")
     options = parser.parse_args(words)
@@ -52,6 +53,9 @@ def main(words: Sequence[str] | None = None) -> None:
             _print_json(people.as_json(options.seeds, options.processes))
         else:
             print(people.tables(options.seeds, options.processes))
+        return
+    if options.pieces:
+        print(pieces.tables(options.seeds))
         return
     if options.turns:
         print(turns.tables())

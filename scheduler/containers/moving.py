@@ -98,7 +98,7 @@ def say_moved(store: Store, live: LiveContainer, kind: str, sizes: Mapping[str, 
         if moved:
             live.told[gpu] = moved if back else 0
             store.event(kind, live.id, gpu=gpu, size=moved, used_after=live.told[gpu], detail=detail)
-    if back and not any(sizes.values()):
+    if back and not any(sizes.values()) and not live.card_move:
         store.event(kind, live.id, detail="Its processes that had GPU memory have ended.")
 
 
@@ -239,8 +239,7 @@ class Mover:
                 raise CardError(Why.FAILED, session.pid, f"The driver gave process {session.pid} up.", state)
             try:
                 if state is State.CHECKPOINTED:
-                    await self._card.restore(session.pid, _patience(session), session.pairs)
-                    session.pairs = ()  # it is on its card
+                    await self._restore(session)
                 elif state is State.RUNNING:
                     await self._card.lock(session.pid, max(SHORTEST, until - clock.monotonic()))
                 elif wanted is State.RUNNING:
@@ -248,12 +247,23 @@ class Mover:
                 else:
                     await self._card.checkpoint(session.pid, _patience(session))
             except CardError as error:
-                if session.pairs and error.why is Why.NOT_THERE and error.state is State.CHECKPOINTED:
-                    why = f"The driver does not restore process {session.pid} on another GPU (CUDA error 1)."
-                    raise CardError(Why.CANNOT, session.pid, why, error.state) from error
                 if error.why not in (Why.NOT_THERE, Why.WRONG_STATE):
                     raise
         raise CardError(Why.BUSY, session.pid, f"Process {session.pid} did not come to rest.")
+
+    async def _restore(self, session: Session) -> None:
+        """On its card, or on another one: as the driver takes it. One that it refuses stays where it is."""
+        for pairs in session.pairs or [()]:
+            try:
+                await self._card.restore(session.pid, _patience(session), pairs)
+            except CardError as error:
+                if not pairs or error.why is not Why.NOT_THERE or error.state is not State.CHECKPOINTED:
+                    raise
+            else:
+                session.pairs = ()
+                return
+        why = f"The driver does not restore process {session.pid} on another GPU (CUDA error 1)."
+        raise CardError(Why.CANNOT, session.pid, why, State.CHECKPOINTED)
 
     async def _state(self, session: Session) -> State:
         if session.ended:

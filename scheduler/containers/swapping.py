@@ -33,7 +33,7 @@ from scheduler.containers import host_memory_budget, moving
 from scheduler.containers.cards.changing import CardChange, Reassign
 from scheduler.core import moves
 from scheduler.core.admission import size
-from scheduler.core.events import STAYS, ActivityDetected, CameBack, MoveBegun, NotMoved, Preempt
+from scheduler.core.events import STAYS, ActivityDetected, CameBack, MoveBegun, NotMoved, Preempt, Relocate
 from scheduler.core.moves import Action
 from scheduler.core.state import Mode, Stage
 from scheduler.engines.base import EngineError
@@ -150,8 +150,8 @@ class Swapping:
         live.gave_way = ""
         self._store.container(live.id, gave_way="", gave_way_to="")
 
-    def preempt(self, told: Preempt) -> None:
-        self._begin(self._preempt(told))
+    def preempt(self, told: Preempt | Relocate) -> None:
+        self._begin(self._preempt(told) if isinstance(told, Preempt) else self.cards.relocate(told, self.leave_card))
 
     def swap_in(self, container: str) -> None:
         """There is room for all that it had."""

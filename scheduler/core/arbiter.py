@@ -37,6 +37,7 @@ from math import inf, isfinite
 from typing import Any
 
 from scheduler.core import admission, changes, expected, moves, policies, preemption, safety
+from scheduler.core.cards import defragmentation
 from scheduler.core.events import (
     ActivityDetected,
     Admitted,
@@ -70,6 +71,7 @@ from scheduler.core.events import (
     Returned,
     SessionEnded,
     SessionOpened,
+    StaysOnCard,
     SwapInRequested,
     SwappedOut,
     Ticked,
@@ -94,7 +96,7 @@ def handle(state: State, *events: Event) -> tuple[State, tuple[Effect, ...]]:
         step.advance(event.now)
         _HANDLERS[type(event)](step, event)
     step.finish()
-    if step.timely:
+    if step.timely and not defragmentation.relocate(step):
         preemption.preempt(step)
     return step.state, tuple(step.effects)
 
@@ -142,7 +144,10 @@ def _ticked(step: Step, event: Ticked) -> None:
 
 def _preemption_changed(step: Step, event: PreemptionChanged) -> None:
     rule = event.rule
-    if all(each >= 0 for each in (rule.idle, rule.rotate, rule.memory, rule.least)) and rule.out > 0 and rule.back > 0:
+    figures = rule.idle, rule.rotate, rule.memory, rule.least, rule.move_share
+    if all(each >= 0 for each in figures) and rule.out > 0 and rule.back > 0:
+        if not step.state.preemption.move_share:
+            step.state = replace(step.state, saved=0.0, saved_at=step.state.now)
         step.state = replace(step.state, preemption=rule)
         step.timely = True
     else:
@@ -269,7 +274,8 @@ def _swapped_out(step: Step, event: SwappedOut) -> None:
             step.disturbed = True
             undone = known.stage is not Stage.OUT  # one that rests in host memory rests on
         if (undone or not step.state.containers[known.id].out) and not known.paused:
-            step.swap_in(known.id, step.state.now)  # or what it held has ended meanwhile: nothing of it is out
+            since = known.place if event.cards else step.state.now
+            step.swap_in(known.id, min(since, step.state.now))  # or what it held has ended: nothing of it is out
 
 
 def _are_others(state: State, container: Container, cards: Mapping[str, str]) -> bool:
@@ -301,6 +307,11 @@ def _not_moved(step: Step, event: NotMoved) -> None:
 def _movable(step: Step, event: Movable) -> None:
     if known := step.state.containers.get(event.container):
         step.state = changes.put_container(step.state, replace(known, movable=event.movable))
+
+
+def _stays_on_card(step: Step, event: StaysOnCard) -> None:
+    if known := step.state.containers.get(event.container):
+        step.state = changes.put_container(step.state, replace(known, relocatable=False))
 
 
 def _idle(step: Step, event: Idle) -> None:
@@ -454,6 +465,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     CameBack: _came_back,
     NotMoved: _not_moved,
     Movable: _movable,
+    StaysOnCard: _stays_on_card,
     Idle: _idle,
     ActivityDetected: _activity_detected,
     ContainerKilled: _container_killed,

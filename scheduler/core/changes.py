@@ -118,7 +118,8 @@ def reassign(state: State, name: str, cards: Mapping[str, str]) -> State:
         awaiting = frozenset(cards.get(gpu, gpu) for gpu in request.awaiting)
         call = replace(request, gpu=cards.get(request.gpu, request.gpu), awaiting=awaiting)
         state = enqueue(state, call, queue.index(request))
-    return state
+    others = {gpu: chosen for gpu, chosen in state.people.heads.items() if gpu not in cards.values()}
+    return replace(state, people=state.people._replace(heads=others, look=-inf))  # whose call is first is judged anew
 
 
 def _renamed(amounts: Mapping[str, int], cards: Mapping[str, str]) -> dict[str, int]:

@@ -157,6 +157,14 @@ class NotMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class StaysOnCard:
+    """It cannot come back on another card than the one that it leaves: it is asked to no more."""
+
+    now: float
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
 class Movable:
     """Whether its memory may be moved out. Every container is movable until this says otherwise."""
 
@@ -354,6 +362,7 @@ Event = (
     | CameBack
     | NotMoved
     | Movable
+    | StaysOnCard
     | Idle
     | ActivityDetected
     | ContainerKilled
@@ -466,6 +475,19 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Relocate:
+    """Move it to another card, so that `whom` fits. Answered by `SwappedOut` with these cards, or `NotMoved`.
+
+    Until then it is lent nothing. None is told while another's memory is known to be on its way.
+    """
+
+    container: str
+    old: str
+    new: str
+    whom: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pressure:
     """Set or clear the pressure flag in every lease page of this GPU. May repeat what is already so."""
 
@@ -480,4 +502,4 @@ class TakeBack:
     gpu: str
 
 
-Effect = Admitted | Refused | Granted | Rejected | Suspended | Restore | Preempt | Pressure | TakeBack
+Effect = Admitted | Refused | Granted | Rejected | Suspended | Restore | Preempt | Relocate | Pressure | TakeBack

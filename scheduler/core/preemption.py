@@ -51,7 +51,7 @@ def _next(state: State) -> Preempt | None:
         return None
     holders = _holders(state)
     tried: Counter[str] = Counter()
-    for request in _waiting(state) if holders else ():
+    for request in waiting_in_earnest(state) if holders else ():
         for need in _needs(state, request) if tried[request.gpu] < TRIED else ():
             if going := _enough(state, need, request, holders):
                 tried[request.gpu] += 1
@@ -77,9 +77,14 @@ def _size(container: Container) -> int:
 
 def _may_go(state: State, container: Container) -> bool:
     """Whether it may be asked to."""
+    return bool(container.leased) and may_be_moved(state, container)
+
+
+def may_be_moved(state: State, container: Container) -> bool:
+    """Whether it may be moved for others."""
     stays = container.guaranteed or container.paused or container.killed
     stays = stays or not (container.preemptible and container.movable)
-    return bool(container.leased) and not (stays or container.stage) and container.stays_until <= state.now
+    return not (stays or container.stage) and container.stays_until <= state.now
 
 
 def _is_idle(state: State, container: Container) -> bool:
@@ -131,7 +136,7 @@ def _has_waited(state: State, request: Request) -> bool:
     return rule.mode in (Mode.ROTATE, Mode.SHARE) and state.now - request.since >= rule.rotate
 
 
-def _waiting(state: State) -> list[Request]:
+def waiting_in_earnest(state: State) -> list[Request]:
     """Those that wait in earnest: who has waited for long; then holders, which every policy tries; the first due, a
     head as if it had been due before all others on its cards."""
     dues = {id(request): heads.due(state, request) for request in state.waiting}

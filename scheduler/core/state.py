@@ -42,7 +42,8 @@ class Preemption:
     """When holders are preempted, and what that costs. `idle` and `rotate`: after so many seconds.
 
     `out` and `back`: bytes a second, as measured. `least`: seconds that any transfer takes, however small. `memory`:
-    bytes of host memory that all who are out may take.
+    bytes of host memory that all who are out may take. `move_share`: the part of the cards' time that moves to other
+    cards may take (`cards/defragmentation.py`); 0: none.
     """
 
     mode: Mode = Mode.OFF
@@ -52,6 +53,7 @@ class Preemption:
     back: float = 4.5 * 2**30
     memory: float = inf
     least: float = 1.0
+    move_share: float = 0.0
 
     def seconds(self, size: int) -> float:
         """What moving so much out and back costs."""
@@ -89,6 +91,9 @@ class Container:
     What preemption rests on: `preemptible` is false for one that has opted out, `movable` for one whose memory would
     not come back (its processes share it), `held_since` is when it last held nothing (or came back), `idle_since` since
     when it has computed nothing (None: it computes, or that is not known). It stays until `stays_until`.
+
+    `relocatable` is false for one that cannot come back on another card; `relocated`: when it last went to one for
+    others, and `place`: since when those had waited, in whose place it comes back.
     """
 
     id: str
@@ -113,6 +118,9 @@ class Container:
     held_since: float = 0.0
     idle_since: float | None = None
     stays_until: float = -inf
+    relocatable: bool = True
+    relocated: float = -inf
+    place: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,8 @@ class State:
     calm: bool = True
     policy: str = "fair"
     preemption: Preemption = Preemption()
+    saved: float = 0.0  # at `saved_at`: seconds of which nothing was used to move somebody to another card
+    saved_at: float = 0.0
     seed: int = 0
     grants: int = 0  # so far; with the seed, what `random` draws from
     now: float = 0.0

@@ -34,6 +34,7 @@ from scheduler.core.events import (
     Reason,
     Refused,
     Rejected,
+    Relocate,
     Reordered,
     Restore,
     Returned,
@@ -61,7 +62,7 @@ class Listeners:
     changed: Callable[[str], None]  # a container's memory or waiting has changed
     answered: Callable[[LiveContainer], None]  # fewer of its calls are open
     restore: Callable[[str], None]  # there is room for all that a container had
-    preempt: Callable[[Preempt], None]  # one is to be moved out
+    preempt: Callable[[Preempt | Relocate], None]  # one is to be moved out, or to another card
     took: Callable[[float], None]  # seconds that a decision took
 
 
@@ -133,7 +134,7 @@ class Broker:
                     self.records.suspended(live, self.sessions[session], effect, waited)
                 case Restore(container):
                     self._to.restore(container)
-                case Preempt():
+                case Preempt() | Relocate():
                     self._to.preempt(effect)
                 case Admitted() | Refused():
                     pass  # the answer to whoever asked

@@ -21,6 +21,7 @@ from shim.binding import EXHAUSTED
 from shim.binding.gate import Gate
 from web.models import Swap
 
+Pairs = Sequence[tuple[str, str]]  # old card, new card
 REPORTED = 5.0  # seconds after its end in which NVML's answers may be about a process
 
 
@@ -39,7 +40,7 @@ class Session:
     asked: dict[int, Connection | None] = field(default_factory=dict)  # open NEEDs: serial → where the answer goes
     ended: bool = False  # the process is gone; what it held may not be
     stopped: bool = False  # it may be locked, or its memory be moved
-    pairs: Sequence[tuple[str, str]] = ()  # how it is to be restored, if not on the card that the driver has it on
+    pairs: Sequence[Pairs] = ()  # how it may be restored, if not on the card that the driver has it on: tried in order
 
     def gpu(self, slot: int) -> str | None:
         """The GPU that a slot of the page stands for; None if this host does not have it any more."""

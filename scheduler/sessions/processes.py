@@ -24,7 +24,7 @@ from scheduler.sessions.broker import Broker
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.grants import Grants
 from scheduler.sessions.lease_pages import BadPage, Lease, LeasePage
-from scheduler.sessions.live_containers import LiveContainer, Program, Session, Withheld, program_of
+from scheduler.sessions.live_containers import LiveContainer, Pairs, Program, Session, Withheld, program_of
 from scheduler.sessions.looks import Looks
 from scheduler.sessions.roster import Roster
 from scheduler.sessions.wire import WIRE_VERSION, Code, Frame, Purpose, Type, WireError
@@ -204,7 +204,7 @@ class Sessions:
                 leases[gpu] = Lease(page[index], index, note)
         session = Session(next(self._ids), live.id, pid, program, pidfd, page, leases)
         if taken_over and live.card_move:
-            session.pairs = self.pairs(live.card_move)
+            session.pairs = self.pairs(live.card_move, live.quota)
         self._processes[pid, program.started] = session
         if taken_over and not live.swap:  # it may be found only after its container's move was undone
             page.hold(False)
@@ -214,16 +214,21 @@ class Sessions:
         asyncio.get_running_loop().add_reader(pidfd, self._process_ended, session)
         return session
 
-    def pairs(self, card_move: Mapping[str, str]) -> list[tuple[str, str]]:
-        """How the driver is to restore it: it wants each card of the host named once as old and once as new."""
+    def pairs(self, card_move: Mapping[str, str], its: Iterable[str]) -> list[Pairs]:
+        """How the driver may restore what has `its` cards by now. It wants all named that the program's driver knows.
+
+        Those are all cards of the host, or, where others have no device node, those that the program had.
+        """
         old, new = card_move["from"], card_move["to"]
-        return [(gpu, {old: new, new: old}.get(gpu, gpu)) for gpu in self._broker.state.gpus]
+        host = [(gpu, {old: new, new: old}.get(gpu, gpu)) for gpu in self._broker.state.gpus]
+        return [host, [(old if gpu == new else gpu, gpu) for gpu in its]]
 
     def reassign(self, live: LiveContainer, card_move: Mapping[str, str], old: str, new: str) -> None:
         """A container that is out has its quota on another card, and comes back there."""
         broker, pressed = self._broker, new in self._broker.pressed
         for session in live.sessions.values():
-            session.pairs = self.pairs(card_move) if card_move and session.stopped else ()
+            its = [new if gpu == old else gpu for gpu in live.quota]
+            session.pairs = self.pairs(card_move, its) if card_move and session.stopped else ()
             if (lease := session.leases.get(old)) is None:
                 continue
             lease.reassign(uuid_bytes(new), self._grants.note(session.pid, session.program.started, new))

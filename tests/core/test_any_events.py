@@ -25,9 +25,9 @@ seconds = st.none() | st.sampled_from((0.0, 30.0, -1.0, nan, inf))
 sessions = st.dictionaries(session, amount)
 
 figure = st.sampled_from((-1.0, 0.0, 1.0, nan, inf))
-rule = st.builds(Preemption, st.sampled_from(Mode), figure, figure, figure, figure, figure) | st.builds(
-    Preemption, st.sampled_from(Mode), st.just(1.0), st.just(10.0)
-)
+rule = st.builds(
+    Preemption, st.sampled_from(Mode), figure, figure, figure, figure, figure, move_share=figure
+) | st.builds(Preemption, st.sampled_from(Mode), st.just(1.0), st.just(10.0), move_share=st.just(1.0))
 moved = st.sampled_from(
     (
         events.MoveBegun,
@@ -49,6 +49,9 @@ anything = st.one_of(
     st.builds(events.ContainerPaused, now, container),
     st.builds(events.ContainerResumed, now, container),
     st.builds(lambda event, *what: event(*what), moved, now, container),
+    st.builds(events.SwappedOut, now, container, st.dictionaries(gpu, gpu, max_size=2)),
+    st.builds(events.GpuDrained, now, gpu, st.booleans()),
+    st.builds(events.StaysOnCard, now, container),
     st.builds(events.NotMoved, now, container, seconds.filter(lambda each: each is not None)),
     st.builds(events.Idle, now, container, seconds.filter(lambda each: each is not None)),
     st.builds(events.PreemptionChanged, now, rule),

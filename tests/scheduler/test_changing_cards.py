@@ -188,3 +188,63 @@ async def test_of_a_card_that_does_not_answer_nothing_is_moved(two: InProcess) -
     two.cards.faulty[uuid(two, 0)] = {"xid": 79}
     await two.passes(60)
     assert two.driver.asked == []
+
+
+async def test_a_holder_makes_room_for_one_who_wants_a_whole_card(
+    virtual_time: None, database: None, settings: Any
+) -> None:
+    settings.GPUSHARE_MOVE_SHARE, settings.GPUSHARE_GIVE_WAY = 10, "off"
+    async with a_host_inside(settings, gpus="sim:2x4GiB", policy="fair") as host:
+        small = [await holding(host, gpu_uuids=[uuid(host, index)], gpu_memory=GIB + 2 * CONTEXT) for index in (0, 1)]
+        whole = ("workload", "--bytes", "3800MiB", "--hold", "600")
+        waits = await host.launch(*whole, gpu_uuids=[uuid(host, 1)], gpu_memory=4 * GIB - 64)
+        await host.until(waits, "suspended")
+        await host.eventually(lambda: "holding" in host.log(waits), within=600)
+        await host.settle()
+        assert [await card_of(host, each) for each in (*small, waits)] == [0, 0, 1]
+        assert {(await host.get(each)).state for each in (*small, waits)} == {"running"}
+        (event, *_) = await host.events(small[1], "swapped_out")
+        assert event.detail.startswith(f'It makes room for "{waits.name}".')
+        sound(host)
+
+
+async def test_one_who_waits_is_placed_where_there_is_room(virtual_time: None, database: None, settings: Any) -> None:
+    settings.GPUSHARE_MOVE_SHARE, settings.GPUSHARE_GIVE_WAY = 10, "off"
+    async with a_host_inside(settings, gpus="sim:2x4GiB", policy="fair") as host:
+        first = await holding(host, gpu_uuids=[uuid(host, 0)], gpu_memory=4 * GIB - 64, guaranteed=True)
+        waits = await host.launch(*HOLDS, gpu_uuids=[uuid(host, 0)], gpu_memory=2 * GIB)
+        await host.until(waits, "suspended")
+        await host.eventually(lambda: "holding" in host.log(waits), within=600)
+        assert [await card_of(host, each) for each in (first, waits)] == [0, 1]
+        sound(host)
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before its claim is moved", "after that"])
+async def test_a_scheduler_that_is_killed_beside_the_write_leaves_it_on_one_card(
+    two: InProcess, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    container = await holding(two)
+    there, promises = asyncio.Event(), two.up.store.promises
+    move = promises.move
+
+    async def stands(*words: Any) -> None:
+        if written:
+            await move(*words)
+        there.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(promises, "move", stands)
+    command = asyncio.create_task(two.command("move", container, gpu=uuid(two, 1)))
+    await there.wait()
+    command.cancel()
+    await asyncio.gather(command, return_exceptions=True)
+    await two.crash()
+    await two.start()
+    await two.eventually(lambda: sorted(held(two)) == [0, GIB + CONTEXT])
+    await two.until(container, "running")
+    await two.settle()
+    index = await card_of(two, container)
+    assert held(two)[index] == GIB + CONTEXT
+    assert (await two.get(container)).card_move == {}
+    await two.process(container).alloc(GIB // 2)
+    sound(two)

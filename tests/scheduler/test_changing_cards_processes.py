@@ -71,7 +71,7 @@ async def test_pairs_that_do_not_name_every_card_are_refused_and_nothing_is_lost
     two: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container = await holder(two, gpu_uuids=[uuid(two, 0)])
-    monkeypatch.setattr(two.up.sessions, "pairs", lambda cards: [(cards["from"], cards["to"])])
+    monkeypatch.setattr(two.up.sessions, "pairs", lambda cards, its: [[(cards["from"], cards["to"])]])
     done = await two.command("move", container, gpu=uuid(two, 1))
     assert (done.code, "CUDA error 1" in done.message) == ("not_movable", True)
     await eventually(lambda: two.up.broker.live_containers[str(container.pk)].swap == "")

@@ -76,7 +76,8 @@ def move(user: User, container: Container, gpu: str, leaves: str = "", note: str
     """Moves what it has on one GPU of its host to another one. `leaves`: which it leaves, where it has several."""
     require_steering(user, container, str(Command.Kind.MOVE))
     MoveSpec.parse({"gpu": gpu, "leaves": leaves, "note": note})
-    if not Gpu.objects.filter(uuid=gpu, node=container.node, present=True).exists():
+    there = Gpu.objects.filter(uuid=gpu, present=True)
+    if not (there.filter(node=container.node_id) if container.node_id else there).exists():
         raise Problem("unknown_gpu", "There is no such GPU on its host.", 400, "gpu")
     allowances.require_gpus(allowances.limits_of(container.owner), [gpu])
     return _steer(user, container, Command.Kind.MOVE, note, gpu=gpu, **({"leaves": leaves} if leaves else {}))

@@ -20,6 +20,8 @@ from scheduler.containers.forecasts import idle
 from scheduler.containers.moving import stopped
 from scheduler.core import safety
 from scheduler.core.admission import size
+from scheduler.core.events import NotMoved, Relocate, StaysOnCard
+from scheduler.core.state import Stage
 from scheduler.engines.base import EngineError
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
@@ -41,6 +43,7 @@ class CardChange:
     def __init__(self, shared: SharedParts, reassign: Reassign) -> None:
         self._gpus, self._engine, self._broker, self._store = shared.gpus, shared.engine, shared.broker, shared.store
         self._reassign = reassign
+        self.refused = False  # the driver has: nobody is moved for others any more
         self._awaited: dict[str, asyncio.Future[None]] = {}
 
     def require(self, live: LiveContainer, old: str, new: str) -> None:
@@ -66,6 +69,24 @@ class CardChange:
         if needed > free:
             message = f"It needs {size(needed)} of GPU {cards[new].index}, of which {size(max(0, free))} is free."
             raise Problem("no_room", message, 409, "gpu")
+
+    async def relocate(self, told: Relocate, leave: Leave) -> None:
+        """For somebody who waits; of one that was not even begun on, the core is told that."""
+        live, whom = map(self._broker.live_containers.get, (told.container, told.whom))
+        if live is None:
+            return  # it has ended, and is forgotten
+        name = whom.name if whom else ""
+        try:
+            if live.is_held:
+                raise Problem("paused", "It was paused meanwhile.", 409)
+            await leave(live, told.old, told.new, f'It makes room for "{name}".' if whom is not live else "")
+        except (Problem, OSError) as problem:
+            if not (live.finished or live.killed):
+                log.warning("container %s was not moved to another GPU: %s", live, problem)
+                self._store.event("not_moved", live.id, detail=f'It was to make room for "{name}". {problem}'[:500])
+            core = self._broker.state.containers.get(live.id)
+            if core is not None and core.stage is Stage.LEAVING:
+                self._broker.tell(NotMoved(self._broker.now(), live.id))
 
     async def assign(self, live: LiveContainer, old: str, new: str) -> None:
         """It is out, and comes back on this card instead. Waits for the database as long as that takes no step."""
@@ -114,6 +135,8 @@ class CardChange:
         live.card_stays = f"It cannot be moved to another GPU: {error}"[:500]
         log.warning("container %s: %s", live, live.card_stays)
         self._store.event("not_moved", live.id, gpu=cards["to"], detail=live.card_stays)
+        self._broker.tell(StaysOnCard(self._broker.now(), live.id))
+        self.refused = True
         self._arrived(live)
         return cards["to"], cards["from"]
 

@@ -1,0 +1,1 @@
+"""Which container goes to which other card of its host."""
