@@ -32,9 +32,10 @@ from web.logs import ById
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 1.0  # seconds: whether there is more room, or what runs on another node has ended
+LOOK_EVERY = 1.0  # seconds: whether people have changed something, or what runs on another node has ended
 CHECK_EVERY = 3.0  # seconds: people who could have no more running, accounts that were disabled
 AGAIN = 2.0  # seconds until a database is asked again that takes nothing
+SLICE = 50  # rows that are taken in before others have their turn in the loop
 SHOWN = 100  # of those that may start: their places and reasons are written
 
 
@@ -83,7 +84,7 @@ class Planner:
             try:
                 await self._look()
             except Error as error:
-                log.error("planned launches wait: the database does not answer: %s", error)
+                log.error("planned launches wait, the database: %s", error)
                 self._read, self._began = True, False  # what was heard meanwhile is asked for anew
                 await asyncio.sleep(AGAIN)
                 continue
@@ -91,16 +92,16 @@ class Planner:
                 async with asyncio.timeout(self._pause()):
                     await self._woken.wait()
 
-    def _pause(self) -> float | None:
-        """Seconds until something has to be looked at that nobody tells of; None: nothing has."""
-        if not self._plans:
-            return None
+    def _pause(self) -> float:
+        """Seconds until it is looked again if nobody tells of anything: a hint may be lost, and time passes."""
         due = self._times[0][0] - clock.wall() if self._times else inf
         return max(0.0, min(LOOK_EVERY, due))
 
     async def _look(self) -> None:
         self._woken.clear()
-        if self._read:
+        if self._store.away:
+            return
+        if self._read or await self._store.ask(planned_runs.is_unread, self._store.here):
             self._read = False
             await self._hear_of_changes()
         await self._hear_of_ends()
@@ -119,15 +120,19 @@ class Planner:
         plans, gone = await self._store.write(partial(planned_runs.read, here, every=every))
         for id_ in {*gone, *(self._plans.keys() - {plan.id for plan in plans} if every else ())}:
             self._forget(id_)
-        for plan in plans:
+        for number, plan in enumerate(plans):
             self._take(plan)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)  # programs ask for memory meanwhile
         parents = {each.parent for plan in plans for each in plan.after} - self._ends.keys()
         watched = parents | (self._runs.keys() if every else set())
         await self._take_ends(await self._ends_of(watched))
         self._began = True
-        for plan in plans:
+        for number, plan in enumerate(plans):
             if plan.id in self._plans:
                 await self._refresh(self._plans[plan.id])
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
         await self._follow()
 
     def _take(self, plan: Plan) -> None:

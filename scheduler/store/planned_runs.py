@@ -73,6 +73,11 @@ class Plan:
     ready: float | None = None  # on the monotonic clock: since when its conditions hold
 
 
+def is_unread(node: int) -> bool:
+    """Whether people have changed anything since it was read."""
+    return Planned.objects.filter(node=node, unread=True).exists()
+
+
 def read(node: int, *, every: bool) -> tuple[list[Plan], list[str]]:
     """What people have changed since it was read last, or all that is open; and the ids of what has ended since."""
     rows = Planned.objects.filter(node=node).order_by()

@@ -23,10 +23,10 @@ LEFT_OUT = (
     "scheduler/card/speeds.py",  # it only reckons
     "scheduler/monitors/verifying.py", "scheduler/monitors/contexts.py",  # daily; once after a start
 )  # fmt: skip
-# See plays.py, failing.py, awaited.py, broken_off.py, turning.py.
+# See plays.py, failing.py, awaited.py, broken_off.py, turning.py, later.py.
 PLAYS = (
     "everyday", "away", "refused", "swapped", "waits", "failing", "unmoved", "given", "awaited", "cut", "stirs",
-    "turns", "stuck", "unnamed",
+    "turns", "stuck", "unnamed", "later",
 )  # fmt: skip
 # misbehaving_programs.py, turning.py: the image for Docker has no Python
 ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("environments",)}

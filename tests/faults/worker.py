@@ -178,6 +178,7 @@ def _scene(world: World, name: str) -> Scene:
         failing,
         handed,
         kept,
+        later,
         misbehaving_programs,
         plays,
         quotas,
@@ -187,6 +188,7 @@ def _scene(world: World, name: str) -> Scene:
 
     modules = (
         awaited,
+        later,
         broken_off,
         failing,
         handed,

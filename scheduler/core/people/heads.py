@@ -187,9 +187,9 @@ def chosen_of(state: State, gpu: str, calls: Sequence[Request], known: Ratios) -
     return next(r for r in calls if state.containers[r.container].owner == person)
 
 
-def order(state: State, gpu: str, calls: Sequence[Request]) -> list[str]:
+def order(state: State, gpu: str, calls: Sequence[Request], known: Ratios) -> list[str]:
     """The people with these due calls, as they would be elected now, if each were gone when it had been served once."""
-    standing = _Standing(state, gpu, calls, ratios(state, state.now))
+    standing = _Standing(state, gpu, calls, known)
     groups = sorted(standing.groups, key=standing.of_group)
     inside = [sorted(standing.groups[group], key=standing.of_person) for group in groups]
     longest = max(map(len, inside), default=0)

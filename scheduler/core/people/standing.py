@@ -93,7 +93,8 @@ def rank(state: State, cards: list[str], calls: list[Request]) -> dict[str, tupl
     """Person → (head, due or neither; the elected first, or who holds least of its share; since when it waits)."""
     heads_ = {h.container: h.number for gpu, h in state.people.heads.items() if gpu in cards}
     due = [request for request in calls if heads.due(state, request) <= state.now]
-    order = {name: turn for gpu in cards for turn, name in enumerate(heads.order(state, gpu, due))}
+    known = ratios(state, state.now)
+    order = {name: turn for gpu in cards for turn, name in enumerate(heads.order(state, gpu, due, known))}
     found: dict[str, tuple[int, float, float]] = {}
     for request in calls:
         container = state.containers[request.container]

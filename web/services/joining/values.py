@@ -50,7 +50,7 @@ EXAMPLES: Mapping[tuple[type[models.Model], str], Any] = {
     (Container, "notify"): TEXTS,
     (Command, "arguments"): {},
     (Planned, "progress"): {
-        "next": WHOLE, "ok": WHOLE, "failed": WHOLE, "running": {"*": None}, "again": {"*": [WHOLE, SECONDS]},
+        "?next": WHOLE, "?ok": WHOLE, "?failed": WHOLE, "?running": {"*": None}, "?again": {"*": [WHOLE, SECONDS]},
     },
     (Volume, "options"): {"*": ""},
 }  # fmt: skip

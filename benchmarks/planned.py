@@ -1,0 +1,111 @@
+"""10,000 planned launches: what the scheduler keeps of them, what a decision takes, and a page of them.
+
+    python manage.py shell -c "from benchmarks.planned import main; main()"    (in a home of its own)
+
+Prints, in CPU time: MiB that the scheduler's part grows by, ms of the longest decision, ms of the page and of REST's list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+from scheduler.containers.planner import Planner
+from scheduler.core.planned.order import Started
+from scheduler.core.state import Gpu, State
+from scheduler.store import planned_runs
+from web.models import Gpu as GpuRow
+from web.models import Node, Planned
+from web.spec.planned import PlannedSpec
+from web.spec.requests import FIELDS
+
+MANY, PEOPLE, GIB = 10_000, 40, 1 << 30
+
+
+def rows(node: Node) -> None:
+    people = [User.objects.get_or_create(username=f"person{number}")[0] for number in range(PEOPLE)]
+    asked = PlannedSpec.parse({"image": "local", "command": ["python", "train.py"], "queue": True})
+    spec = {name: asked[name] for name in FIELDS}
+    Planned.objects.bulk_create(
+        Planned(name=f"job{number}", owner=people[number % PEOPLE], node=node, spec=spec, quota=(1 + number % 60) * GIB,
+                priority=number % 3)
+        for number in range(MANY)
+    )  # fmt: skip
+
+
+class Store:
+    """Writes at once."""
+
+    here = 0
+
+    async def write(self, query: Any, *arguments: Any) -> Any:
+        return query(*arguments)
+
+    ask = write
+
+    async def flush(self) -> None: ...
+
+
+async def decide(node: Node) -> None:
+    gpus = {f"GPU-{number}": Gpu(f"GPU-{number}", 80 * GIB, 80 * GIB) for number in range(8)}
+    state = State(gpus=gpus)
+    store = Store()
+    store.here = node.pk
+    broker = SimpleNamespace(state=state, live_containers={}, now=time.monotonic)
+    shared: Any = SimpleNamespace(store=store, broker=broker)
+    started: list[str] = []
+
+    def start(here: int, id_: str, run: tuple[int, int], gpus: list[str], *_: Any) -> None:
+        started.append(id_)
+
+    planned_runs.start = start  # type: ignore[assignment]
+    planner = Planner(shared, lambda: None)
+    tracemalloc.start()
+    await planner._hear_of_changes()
+    print(f"{tracemalloc.get_traced_memory()[0] / 2**20:.1f} MiB for {len(planner._plans)} planned launches")
+    tracemalloc.stop()
+    longest, now = 0.0, time.monotonic() + 700  # all are due
+    held: dict[str, Started] = {}
+    for _ in range(30):
+        begun = time.thread_time()
+        begins = planner._queue.next_start(state, held, now)
+        longest = max(longest, time.thread_time() - begun)
+        if begins is None:
+            break
+        planner._queue.note(begins, now)
+        planner._queue.drop(begins.candidate.id)
+        held[begins.candidate.id] = Started(
+            begins.candidate.owner, dict.fromkeys(begins.gpus, begins.candidate.shape.quota)
+        )
+    print(f"{1000 * longest:.1f} ms for the longest of {len(held) + 1} decisions; {len(held)} would start")
+    begun = time.thread_time()
+    planner._told()
+    print(f"{1000 * (time.thread_time() - begun):.1f} ms for the places of the first")
+
+
+def page() -> None:
+    browser = Client(headers={"host": "localhost"})
+    browser.force_login(User.objects.get_or_create(username="looks")[0])
+    for address in ("/queue/", "/queue/?page=200", "/api/v1/planned/"):
+        browser.get(address)
+        begun = time.thread_time()
+        assert browser.get(address).status_code == 200
+        print(f"{1000 * (time.thread_time() - begun):.0f} ms for {address}")
+
+
+def main() -> None:
+    node = Node.objects.get_or_create(name="bench")[0]
+    GpuRow.objects.get_or_create(
+        uuid="GPU-0", defaults={"node": node, "index": 0, "name": "Card", "total": 1, "capacity": 1}
+    )
+    rows(node)
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # nothing else runs in this loop
+    asyncio.run(decide(node))
+    page()

@@ -1,0 +1,64 @@
+"""A play of launches that begin later: a sweep, a run that fails once, what begins after it, and what never can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from scheduler.core.planned.progress import Progress, as_json
+from tests.faults.plays import _LIFE
+from tests.faults.scene import Scene
+from tests.faults.world import GIB, retried
+from web.models import Container, Ended, Node, Planned
+from web.services.issuing import hint
+from web.services.planning import HINT
+from web.spec.planned import PlannedSpec
+from web.spec.requests import FIELDS
+
+_WELL = (("exited", (0,), "", _LIFE, 1),)
+
+
+class Later(Scene):
+    expected = {
+        **{f"sweep-{run:04d}": _WELL for run in (1, 2, 3)},
+        "once": (("failed", (3,), "", _LIFE, 1),),
+        "once.2": (("failed", (3,), "", _LIFE, 1),),
+        "child": _WELL,
+    }
+
+    def play(self) -> None:
+        sweep = self._plan("sweep", "exit 0", sweep=True, count=3, at_once=2)
+        once = self._plan("once", "exit 3", retries=1, retry_pause=0.1)
+        child = self._plan("child", "exit 0", after=[self._after(sweep, "ok"), self._after(once, "failed")])
+        never = self._plan("never", "exit 0", after=[self._after(once, "ok")])
+        ends = {sweep: Ended.OK, once: Ended.FAILED, child: Ended.OK, never: Ended.NOT_STARTED}
+        for planned, end in ends.items():
+            self.world.until(lambda: Planned.objects.get(pk=planned.pk).ended, f"{planned} never ends")  # noqa: B023
+            assert Planned.objects.get(pk=planned.pk).ended == end, planned
+        self.made = {each.name: each for each in Container.objects.exclude(planned=None)}
+        assert set(self.made) == set(self.expected), "a run began twice, or never"
+        for container in self.made.values():
+            self._done(self.world.do("remove", container))
+        self._all_over()
+
+    def _plan(self, name: str, script: str, **fields: Any) -> Planned:
+        """As the web side does, which refuses it where nobody gives a sign of life."""
+        command = ["sh", "-c", f"echo began; {script}"]
+        image = self.world.ground.image
+        asked = PlannedSpec.parse({"image": image, "command": command, "gpu_memory": GIB // 8, "give_way": False})
+        spec = {each: asked[each] for each in FIELDS}
+        here = self.world.until(Node.objects.first, "there is no node")
+
+        def write() -> Planned:
+            owner, _ = User.objects.get_or_create(username="ada")
+            return Planned.objects.create(
+                name=name, owner=owner, node=here, spec=spec, quota=GIB // 8, progress=as_json(Progress()), **fields
+            )
+
+        planned = retried(write)
+        hint(what=HINT)
+        return planned
+
+    def _after(self, parent: Planned, ended: str) -> dict[str, Any]:
+        return {"id": str(parent.pk), "name": parent.name, "planned": True, "ended": ended}
