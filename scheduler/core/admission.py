@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import ROUND_HALF_UP, Decimal
 from math import isnan
 
-from scheduler.core import safety
+from scheduler.core import reserved, safety
 from scheduler.core.changes import put_container
 from scheduler.core.events import Reason, Refused
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, State
@@ -56,18 +56,20 @@ def blocked(state: State, wanted: Container) -> Refused | None:
             text = f"It holds {size(leased)} of GPU {gpu}, more than the new quota of {size(quota)}."
             return Refused(Reason.INVALID, text, wanted.id)
         reserving = safety.held(wanted, gpu) - (safety.held(known, gpu) if known else 0)
-        if reserving > 0 and (shortage := _shortage(state, gpu, reserving)):
+        if reserving > 0 and (shortage := _shortage(state, gpu, reserving, wanted.owner)):
             return Refused(Reason.SHORTAGE, shortage, wanted.id)
     if known and not safety.harmless(state, put_container(state, wanted), wanted.id):
         return Refused(Reason.UNSAFE, _unsafe(state, known, wanted), wanted.id)
     return None
 
 
-def _shortage(state: State, gpu: str, reserving: int) -> str:
+def _shortage(state: State, gpu: str, reserving: int, owner: str) -> str:
     """Why so much cannot be reserved: it is not there, or others already wait for it."""
-    free = safety.free(state, gpu)
+    free = reserved.free(state, gpu, owner)
     if reserving > free:
-        return f"{size(reserving)} of GPU {gpu} cannot be guaranteed now: {size(max(0, free))} are free."
+        kept = reserved.kept(state, gpu, owner)
+        others = f", {size(kept)} more reserved" if kept else ""
+        return f"{size(reserving)} of GPU {gpu} cannot be guaranteed now: {size(max(0, free))} are free{others}."
     waiting = sum(request.gpu == gpu for request in state.waiting)
     waiting += sum(gpu in state.containers[name].quota for name in state.expected.containers)
     if waiting:

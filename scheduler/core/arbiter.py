@@ -36,7 +36,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
-from scheduler.core import admission, changes, expected, moves, policies, preemption, safety
+from scheduler.core import admission, changes, expected, moves, policies, preemption, reserved, safety
 from scheduler.core.cards import defragmentation
 from scheduler.core.events import (
     ActivityDetected,
@@ -68,6 +68,7 @@ from scheduler.core.events import (
     Reason,
     Rejected,
     Reordered,
+    ReservesChanged,
     Returned,
     SessionEnded,
     SessionOpened,
@@ -81,7 +82,18 @@ from scheduler.core.events import (
 )
 from scheduler.core.people import ledger, tree
 from scheduler.core.people.ledger import Account, Elsewhere
-from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Gpu, Request, Session, Stage, State
+from scheduler.core.reserved import giving
+from scheduler.core.state import (
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    Container,
+    Gpu,
+    Request,
+    Reserve,
+    Session,
+    Stage,
+    State,
+)
 from scheduler.core.step import Step
 
 
@@ -97,7 +109,7 @@ def handle(state: State, *events: Event) -> tuple[State, tuple[Effect, ...]]:
         _HANDLERS[type(event)](step, event)
     step.finish()
     if step.timely and not defragmentation.relocate(step):
-        preemption.preempt(step)
+        preemption.preempt(step, giving.next_to_go)
     return step.state, tuple(step.effects)
 
 
@@ -140,6 +152,25 @@ def _reordered(step: Step, event: Reordered) -> None:
 def _ticked(step: Step, event: Ticked) -> None:
     step.touched.update(request.gpu for request in step.state.waiting)
     step.timely = True
+    _reserve(step, step.state.reserves)
+
+
+def _reserves_changed(step: Step, event: ReservesChanged) -> None:
+    if wrong := next((each for each in event.reserves if not reserved.sound(each)), None):
+        step.refuse(Reason.INVALID, f"This reservation makes no sense: {wrong}.")
+        return
+    _reserve(step, reserved.heard(step.state, event.reserves))
+    step.timely = True
+
+
+def _reserve(step: Step, reserves: tuple[Reserve, ...]) -> None:
+    """As of now. What was kept and is so no more is tried for who waits."""
+    if not (reserves or step.state.reserves):
+        return
+    before = {each.gpu for each in step.state.reserves}
+    step.state = replace(step.state, reserves=reserves)
+    step.state = replace(step.state, reserves=reserved.passed(step.state, giving.lead(step.state)))
+    step.touched.update(before | {each.gpu for each in step.state.reserves})
 
 
 def _preemption_changed(step: Step, event: PreemptionChanged) -> None:
@@ -481,6 +512,7 @@ _HANDLERS: dict[type, Callable[[Step, Any], None]] = {
     LedgerRestored: _ledger_restored,
     UsageElsewhere: _usage_elsewhere,
     Forgiven: _forgiven,
+    ReservesChanged: _reserves_changed,
     PolicyChanged: _policy_changed,
     PreemptionChanged: _preemption_changed,
     Reordered: _reordered,

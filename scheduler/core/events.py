@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from scheduler.core.people.ledger import Account
 from scheduler.core.people.tree import Tree
-from scheduler.core.state import Mode, Preemption
+from scheduler.core.state import Mode, Preemption, Reserve
 
 STAYS = 600.0  # seconds in which one that could not give way is not asked to again
 
@@ -320,6 +320,14 @@ class Forgiven:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservesChanged:
+    """All reservations that matter soon, or are in force. Replaces what was known."""
+
+    now: float
+    reserves: tuple[Reserve, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     now: float
     policy: str
@@ -378,6 +386,7 @@ Event = (
     | LedgerRestored
     | UsageElsewhere
     | Forgiven
+    | ReservesChanged
     | PolicyChanged
     | PreemptionChanged
     | Reordered
@@ -466,7 +475,7 @@ class Preempt:
     """Move its memory out; with it out, `whom` is served. Answered by `SwappedOut` or `NotMoved`.
 
     Until then it is lent nothing. None is told while another's memory is known to be on its way. `why`: it is idle, or
-    (rotate) it has held, and `whom` has waited, for long enough.
+    (rotate) it has held, and `whom` has waited, for long enough; or (reserved) `whom` is a reservation.
     """
 
     container: str

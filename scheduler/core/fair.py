@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from scheduler.core import packing, safety
+from scheduler.core import packing, reserved, safety
 from scheduler.core.packing import Item
 from scheduler.core.people import sharing
 from scheduler.core.people.heads import counts, haste
@@ -80,8 +80,8 @@ class Meant:
 
 def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Request]:
     """The calls to try, best first; the file's header says why."""
-    room = safety.free(state, gpu)
-    able = [r for r in waiting if r.bytes <= room or state.containers[r.container].guaranteed]
+    room = reserved.free(state, gpu)
+    able = [r for r in waiting if r.bytes <= room or _has_more(state, r)]
     if not able:
         return []
     sure = Sure(state, gpu)
@@ -104,6 +104,12 @@ def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Reques
     return [starting[place] for place in chosen + spare]
 
 
+def _has_more(state: State, request: Request) -> bool:
+    """Whether there is room for it beside what is free for all: a part of it is guaranteed, or kept for its owner."""
+    container = state.containers[request.container]
+    return container.guaranteed or request.bytes <= reserved.free(state, request.gpu, container.owner)
+
+
 def _size(state: State, request: Request) -> int:
     """What serving a call takes: for a newcomer its whole claim, which is what it will ask for."""
     container = state.containers[request.container]
@@ -121,7 +127,7 @@ def _starts(state: State, request: Request, sure: Sure, meant: Meant) -> bool:
 def lacking(state: State, newcomer: Container, meant: Meant) -> str | None:
     """A GPU on which its whole quota is not free, or not for it."""
     for gpu, quota in newcomer.quota.items():
-        free = safety.free(state, gpu)
+        free = reserved.free(state, gpu, newcomer.owner)
         if quota > free or quota > free - meant[gpu]:
             return gpu
     return None
@@ -179,6 +185,13 @@ def capped_by(state: State, request: Request, sure: Sure) -> str | None:
     return None
 
 
+def _card_of(state: State, gpu: str, head: Container) -> int:
+    """Bytes of a card without what is kept for others than this head. One that has no room beside that waits for the
+    reservation's end; then the whole card counts."""
+    capacity, kept = state.gpus[gpu].capacity, reserved.kept(state, gpu, head.owner)
+    return capacity - kept if head.quota[gpu] + kept <= capacity else capacity
+
+
 def _leaves_room(state: State, head: Container, newcomer: Container) -> bool:
     """Whether `head` gets its whole quota no later for this newcomer, in whatever order the others end.
 
@@ -186,7 +199,7 @@ def _leaves_room(state: State, head: Container, newcomer: Container) -> bool:
     must fit beside it with their whole quotas.
     """
     for gpu in newcomer.quota.keys() & head.quota.keys():
-        beside = state.gpus[gpu].capacity - head.quota[gpu]
+        beside = _card_of(state, gpu, head) - head.quota[gpu]
         taken = newcomer.quota[gpu]
         for name in state.gpus[gpu].members:
             other = state.containers[name]

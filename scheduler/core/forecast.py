@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from scheduler.core import admission, safety
+from scheduler.core import admission, reserved, safety
 from scheduler.core.admission import size
 from scheduler.core.arbiter import handle
 from scheduler.core.events import ContainerEnded, Event, Granted, Needed, Returned, TakeBack
@@ -63,12 +63,14 @@ def forecast(
     where = None if person is None else place(state, person, quota)
     behind = tuple(dict.fromkeys(r.container for r in state.waiting if r.gpu in quota))
     short = {
-        gpu: amount - free for gpu, amount in quota.items() if amount > (free := _free(state, gpu, idle.get(gpu, 0)))
+        gpu: amount - free
+        for gpu, amount in quota.items()
+        if amount > (free := _free(state, gpu, idle.get(gpu, 0), person))
     }
     if not short and not behind:
         return Forecast(True, True, (), (), state.now, "Fits now.", where)
     holders = {name: None for gpu in short for name in state.gpus[gpu].members if _holds(state, name, gpu)}
-    latest = max(_room_by(state, gpu, amount, ends) for gpu, amount in quota.items())
+    latest = max(_room_by(state, gpu, amount, ends, person) for gpu, amount in quota.items())
     known = None if latest == inf else max(state.now, latest)
     explanation = _explain(state, short, [(names or {}).get(each, each) for each in behind], known)
     return Forecast(False, True, behind, tuple(holders), known, explanation, where)
@@ -169,24 +171,28 @@ def _ends_next(state: State, ends: Mapping[str, float]) -> str | None:
     return min(short, key=lambda name: (state.containers[name].paused, ends.get(name, inf), short[name]), default=None)
 
 
-def _free(state: State, gpu: str, idle: int) -> int:
-    return max(0, safety.free(state, gpu) + idle)
+def _free(state: State, gpu: str, idle: int, person: str | None) -> int:
+    return max(0, reserved.free(state, gpu, person) + idle)
 
 
 def _holds(state: State, name: str, gpu: str) -> bool:
     return safety.held(state.containers[name], gpu) > 0
 
 
-def _room_by(state: State, gpu: str, amount: int, ends: Mapping[str, float]) -> float:
-    """When so many containers have met their time limit that `amount` fits beside all that is promised to the rest."""
+def _room_by(state: State, gpu: str, amount: int, ends: Mapping[str, float], person: str | None) -> float:
+    """When so many containers have met their time limit, and reservations their end, that `amount` fits beside all that
+    is promised to the rest. A reservation that is known and has not begun counts as if it had."""
     card = state.gpus[gpu]
-    room = card.capacity - sum(state.containers[name].quota[gpu] for name in card.members)
+    promised = [(ends.get(name, inf), state.containers[name].quota[gpu]) for name in card.members]
+    others = (each for each in state.reserves if each.gpu == gpu and person not in each.people)
+    promised += [(each.ends, each.bytes) for each in others]
+    room = card.capacity - sum(promise for _, promise in promised)
     if room >= amount:
         return state.now
-    for name in sorted(card.members, key=lambda name: ends.get(name, inf)):
-        room += state.containers[name].quota[gpu]
+    for end, promise in sorted(promised):
+        room += promise
         if room >= amount:
-            return ends.get(name, inf)
+            return end
     return inf
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler.core import changes, expected, safety
+from scheduler.core import changes, expected, reserved, safety
 from scheduler.core.people import heads
 from scheduler.core.people.ledger import Meter, Side
 from scheduler.core.people.tree import ROOT
@@ -86,7 +86,7 @@ def _queue(state: State) -> Iterator[str]:
 
 
 def _flags(state: State) -> Iterator[str]:
-    pressed = set(safety.linked(state, {request.gpu for request in state.waiting}))
+    pressed = set(safety.linked(state, reserved.pressed(state)))
     if pressed != state.pressed:
         yield f"the pressure flags are {set(state.pressed)}, not {pressed}"
     if state.calm and not safety.calm(state):
@@ -141,7 +141,8 @@ def _stuck(state: State) -> Iterator[str]:
     waiting = {r.container for r in state.waiting if not safety.put_by(state.containers[r.container])}
     moving = any(each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values())
     settling = any(request.awaiting or expected.holds_up(state, request) for request in state.waiting)
-    if not waiting or moving or settling:  # each for a bounded time
+    holding_back = any(reserved.kept(state, gpu) for gpu in gpus)  # to the reservation's end at the latest
+    if not waiting or moving or settling or holding_back:  # each for a bounded time
         return
     sure = safety.completable(state, gpus)
     running = {name for name in sure - waiting if safety.holds(state.containers[name])}

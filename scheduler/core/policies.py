@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from scheduler.core import expected, fair, safety
+from scheduler.core import expected, fair, reserved, safety
 from scheduler.core.fair import Sure
 from scheduler.core.state import Container, Request, Stage, State
 
@@ -38,7 +38,8 @@ class Policy:
 
 
 def order(state: State, gpu: str) -> list[Request]:
-    """The calls to try on this GPU now. Those placed by an admin come first, whatever the policy.
+    """The calls to try on this GPU now. Those for whom it is reserved come first, then those placed by an admin,
+    whatever the policy.
 
     One that is swapped out has to be back with all that it had before it gets anything else; one that is leaving gets
     nothing. So it holds nothing that is not known to be on a card or to be out.
@@ -46,11 +47,13 @@ def order(state: State, gpu: str) -> list[Request]:
     able = [r for r in state.waiting if r.gpu == gpu and may_be_served(state.containers[r.container], r)]
     if state.expected.containers:
         able = [request for request in able if not expected.holds_up(state, request)]
+    first = reserved.entitled(state, gpu, able)
+    able = [r for r in able if r not in first] if first else able
     placed = [r for r in able if r.placed]
     others = list(POLICIES[state.policy].order(state, gpu, [r for r in able if not r.placed]))
     if placed and others:
         others = fair.beside(state, placed[0], others, Sure(state, gpu))
-    return placed + others
+    return first + placed + others
 
 
 def may_be_served(container: Container, request: Request) -> bool:

@@ -20,10 +20,10 @@ proved in docs/deciding.md.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 
-from scheduler.core import changes, moves, policies, safety
+from scheduler.core import changes, moves, policies, reserved, safety
 from scheduler.core.events import Granted, MoveBegun, Preempt
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.tree import Node
@@ -35,9 +35,14 @@ WORTH = 20
 TRIED = 4  # choices for a GPU that are tried out: each trial costs as much as a decision
 
 
-def preempt(step: Step) -> None:
-    """Tells the next one to go, if there is one."""
-    if told := _next(step.state):
+def preempt(step: Step, for_a_reservation: Callable[[State], Preempt | None]) -> None:
+    """Tells the next one to go, if there is one: for a reservation, else for a call. One at a time moves."""
+    state = step.state
+    if not (state.waiting or state.reserves):
+        return
+    if any(each.stage and each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values()):
+        return
+    if told := for_a_reservation(state) or _next(state):
         container = step.state.containers[told.container]
         step.state = changes.put_container(step.state, moves.moved(container, MoveBegun))
         step.effects.append(told)
@@ -46,8 +51,6 @@ def preempt(step: Step) -> None:
 def _next(state: State) -> Preempt | None:
     """The first to go for the first call that room can be made for."""
     if state.preemption.mode is Mode.OFF or not state.waiting:
-        return None
-    if any(each.stage and each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values()):
         return None
     holders = _holders(state)
     tried: Counter[str] = Counter()
@@ -63,9 +66,9 @@ def _next(state: State) -> Preempt | None:
 def _holders(state: State) -> dict[str, list[Container]]:
     """GPU → who may be asked to leave it, the first to go first; only those for whom there is room in host memory."""
     left = state.preemption.memory - sum(sum(each.out.values()) for each in state.containers.values())
-    able = [each for each in state.containers.values() if _may_go(state, each) and _size(each) <= left]
+    able = [each for each in state.containers.values() if may_go(state, each) and _size(each) <= left]
     holders: dict[str, list[Container]] = {}
-    for holder in sorted(able, key=lambda each: _rank(state, each)):
+    for holder in sorted(able, key=lambda each: rank(state, each)):
         for gpu in holder.leased:
             holders.setdefault(gpu, []).append(holder)
     return holders
@@ -75,7 +78,7 @@ def _size(container: Container) -> int:
     return sum(container.leased.values())
 
 
-def _may_go(state: State, container: Container) -> bool:
+def may_go(state: State, container: Container) -> bool:
     """Whether it may be asked to."""
     return bool(container.leased) and may_be_moved(state, container)
 
@@ -95,7 +98,7 @@ def _why(state: State, container: Container) -> Mode:
     return Mode.IDLE if _is_idle(state, container) else state.preemption.mode
 
 
-def _rank(state: State, container: Container) -> tuple[bool, float, int, float, float, int, float, float]:
+def rank(state: State, container: Container) -> tuple[bool, float, int, float, float, int, float, float]:
     """Who is idle first; who could be moved when last asked; lowest priority; furthest above its share; then, of one
     person, lowest priority; idle longest; has held longest."""
     idle = inf if container.idle_since is None else container.idle_since
@@ -179,7 +182,8 @@ def _enough(
     """Those that make room for it, none of whom could stay; empty if all together would not, or none need go."""
     going: dict[str, Container] = {}
     gone: Gone = {}
-    lacking = {gpu: amount - safety.free(state, gpu) for gpu, amount in need.items()}
+    owner = state.containers[request.container].owner
+    lacking = {gpu: amount - reserved.free(state, gpu, owner) for gpu, amount in need.items()}
     for gpu in need:
         for holder in holders.get(gpu, ()):
             if lacking[gpu] <= 0:
@@ -189,12 +193,12 @@ def _enough(
                 lacking = _with(lacking, holder, -1)
         if lacking[gpu] > 0:
             return []
-    for holder in sorted(going.values(), key=lambda each: _rank(state, each), reverse=True):
+    for holder in sorted(going.values(), key=lambda each: rank(state, each), reverse=True):
         if all(amount <= 0 for amount in _with(lacking, holder, 1).values()):
             del going[holder.id]
             lacking = _with(lacking, holder, 1)
     taken = sum(sum(each.out.values()) for each in state.containers.values())
-    chosen = sorted(going.values(), key=lambda each: _rank(state, each))
+    chosen = sorted(going.values(), key=lambda each: rank(state, each))
     return chosen if taken + sum(map(_size, chosen)) <= state.preemption.memory else []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.core import fair, safety
+from scheduler.core import fair, reserved, safety
 from scheduler.core.admission import size
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.ratios import ratios
@@ -15,19 +15,20 @@ def why(state: State, request: Request, *, tried: bool) -> str:
     container, gpu, asked = state.containers[request.container], request.gpu, size(request.bytes)
     if container.paused:
         return f"Paused. Its request for {asked} waits until it is resumed."
-    room = safety.free(state, gpu) + safety.held(container, gpu) - container.leased.get(gpu, 0)
+    room = reserved.free(state, gpu, container.owner) + safety.held(container, gpu) - container.leased.get(gpu, 0)
     if request.bytes > room:
-        free = size(max(0, room))
+        free, kept = size(max(0, room)), reserved.kept(state, gpu, container.owner)
+        but = f", {size(kept)} reserved for others" if kept else ""
         if request.back:
-            return f"Returns to the GPU when {asked} is free (now {free})."
-        return f"Needs {asked}; {free} is free."
+            return f"Returns to the GPU when {asked} is free (now {free}{but})."
+        return f"Needs {asked}; {free} is free{but}."
     if tried:
         left = size(room - request.bytes)
         return f"Needs {asked}. {size(room)} is free, but a grant would leave {left}, and containers could deadlock."
     sure = fair.Sure(state, gpu)
     meant = fair.Meant(state, sure)
     if state.policy == "fair" and (lacking := fair.lacking(state, container, meant)):
-        whole, free = size(container.quota[lacking]), size(max(0, safety.free(state, lacking)))
+        whole, free = size(container.quota[lacking]), size(max(0, reserved.free(state, lacking, container.owner)))
         begins = "Returns to the GPU" if request.back else "Starts"
         others = min(meant[lacking], safety.free(state, lacking))
         but = f", {size(others)} of it reserved for containers that have just started" if others > 0 else ""

@@ -25,6 +25,7 @@ class Mode(StrEnum):
     IDLE = "idle"  # those that have computed nothing for a while
     SHARE = "share"  # these, and those whose side keeps its share of the card, for a side below its own
     ROTATE = "rotate"  # these, and those that have held for long, for calls that have waited for long
+    BOOKED = "booked"  # why one is moved for a reservation (`reserved/giving.py`); no setting
 
 
 class Stage(StrEnum):
@@ -42,8 +43,8 @@ class Preemption:
     """When holders are preempted, and what that costs. `idle` and `rotate`: after so many seconds.
 
     `out` and `back`: bytes a second, as measured. `least`: seconds that any transfer takes, however small. `memory`:
-    bytes of host memory that all who are out may take. `move_share`: the part of the cards' time that moves to other
-    cards may take (`cards/defragmentation.py`); 0: none.
+    bytes of host memory that all who are out may take. `able`: memory can be moved at all, whatever the mode.
+    `move_share`: the part of the cards' time that moves to other cards may take (`cards/defragmentation.py`); 0: none.
     """
 
     mode: Mode = Mode.OFF
@@ -53,6 +54,7 @@ class Preemption:
     back: float = 4.5 * 2**30
     memory: float = inf
     least: float = 1.0
+    able: bool = True
     move_share: float = 0.0
 
     def seconds(self, size: int) -> float:
@@ -180,6 +182,26 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """`bytes` of one GPU for `people` from `begins` to `ends` (`reserved/`). One of several GPUs is one for each, with
+    the same `id`.
+
+    `ends_others`: containers without a right that cannot be moved end. `seen`: when a container of its people was last
+    there, at least `begins`. `is_kept`: it is in force, and not lent.
+    """
+
+    id: str
+    gpu: str
+    bytes: int
+    people: frozenset[str]
+    begins: float
+    ends: float
+    ends_others: bool = False
+    seen: float = -inf
+    is_kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """Everything a decision rests on.
 
@@ -205,3 +227,4 @@ class State:
     grants: int = 0  # so far; with the seed, what `random` draws from
     now: float = 0.0
     people: People = NOBODY
+    reserves: tuple[Reserve, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 
-from scheduler.core import admission, changes, expected, moves, policies, safety
+from scheduler.core import admission, changes, expected, moves, policies, reserved, safety
 from scheduler.core.events import (
     Admitted,
     Effect,
@@ -152,17 +152,17 @@ class Step:
 
     def _serve_one(self, gpu: str) -> bool:
         self.state = heads.elect(self.state)
-        room = safety.free(self.state, gpu)
         for request in policies.order(self.state, gpu):
-            after = self._after(request, request.bytes, room)
+            after = self._after(request, request.bytes)
             if after is not None:
                 self._grant(request, after)
                 return True
         return False
 
-    def _after(self, request: Request, amount: int, room: int) -> State | None:
+    def _after(self, request: Request, amount: int) -> State | None:
         """The state after lending `amount`, or None if that must not be."""
         container = self.state.containers[request.container]
+        room = reserved.free(self.state, request.gpu, container.owner)
         leased = container.leased.get(request.gpu, 0)
         if container.guaranteed:  # it takes from its own reserve first
             room += safety.held(container, request.gpu) - leased
@@ -221,7 +221,7 @@ class Step:
         extra = (container.quota[gpu] - has) // len(container.sessions)
         if sum(state.containers[name].quota[gpu] for name in card.members) > card.capacity:
             extra = min(extra, request.bytes)
-        after = self._after(request, extra, safety.free(state, gpu)) if extra > 0 else None
+        after = self._after(request, extra) if extra > 0 else None
         if after is None:
             return 0
         self.state = after
@@ -287,7 +287,7 @@ class Step:
             if self._over_quota(request, request.bytes) and not request.awaiting:
                 # Another call of the container was faster, or its quota shrank: over quota, unless headroom is idle.
                 self._judge(request)
-        before, now = self.state.pressed, frozenset(safety.linked(self.state, {r.gpu for r in self.state.waiting}))
+        before, now = self.state.pressed, frozenset(safety.linked(self.state, reserved.pressed(self.state)))
         self.state = replace(self.state, pressed=now)
         awaited = {gpu for call in self.state.waiting for gpu in call.awaiting}
         awaited |= {gpu for asking in self.state.asking for gpu in asking.awaiting}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from scheduler.containers.forecasts import Expected, Forecasts, idle, turn_of
-from scheduler.core import policies, safety
+from scheduler.core import policies, reserved
 from scheduler.core.reasons import why, why_withheld
 from scheduler.core.state import Request
 from scheduler.sessions.broker import Broker
@@ -112,7 +112,7 @@ class StatusPublisher:
         """What the arbiter decides by, and not a second reckoning: no screen can say that more or less is free."""
         state = self._broker.state
         for gpu, card in state.gpus.items():
-            free = max(0, safety.free(state, gpu))
+            free = max(0, reserved.free(state, gpu))
             self._store.gpu(gpu, capacity=card.capacity, most=card.most, free=free, idle=idle(self._broker, gpu))
 
     def _show_queue(self) -> None:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler.core import changes, moves, preemption, safety
+from scheduler.core import changes, moves, preemption, reserved
 from scheduler.core.events import STAYS, CameBack, Granted, MoveBegun, Relocate, Restore
 from scheduler.core.state import Container, Request, Stage, State
 from scheduler.core.step import Step
@@ -138,7 +138,7 @@ class _Search:
     def plan(self) -> Plan | None:
         state, gpu = self._state, self._request.gpu
         waits = state.containers[self._request.container]
-        free = {card: safety.free(state, card) for card in state.gpus}
+        free = {card: reserved.free(state, card) for card in state.gpus}
         need = waits.quota[gpu] - waits.leased.get(gpu, 0)
         if sum(max(0, free[card]) for card, each in state.gpus.items() if not each.drained or card == gpu) < need:
             return None
