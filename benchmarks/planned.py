@@ -2,7 +2,7 @@
 
     python manage.py shell -c "from benchmarks.planned import main; main()"    (in a home of its own)
 
-Prints, in CPU time: MiB that the scheduler's part grows by, ms of the longest decision, ms of the page and of REST's list.
+Prints, in CPU time: MiB that the scheduler grows by, ms of the longest decision, ms of the page and of REST's list.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from scheduler.monitors.health import Health
 from scheduler.monitors.housekeeping import Housekeeping
 from scheduler.monitors.idle import Idle
 from scheduler.monitors.measure import Measure
+from scheduler.monitors.reservations import Reservations
 from scheduler.monitors.samples import History
 from scheduler.monitors.status_publisher import StatusPublisher
 from scheduler.monitors.time_limits import TimeLimits
@@ -131,6 +132,7 @@ class Components:
         ))  # fmt: skip
         self.planner = Planner(shared, self.commands.wake)
         self.fair_share = FairShare(broker, store)
+        self.reservations = Reservations(broker, store, self.ender)
         self.housekeeping = Housekeeping(store)
         self.anchoring = Anchoring(store)
         self.verifying = Verifying(store)
@@ -173,12 +175,13 @@ class Components:
             back=speeds.rate("back"),
             memory=self.swapping.budget,
             move_share=0.0 if stays else settings.GPUSHARE_MOVE_SHARE / 100,
+            able=not self.swapping.why_not,
         )
         self.broker.tell(PreemptionChanged(self.broker.now(), rule))
         self.store.node(moved=dict(speeds.moved))
 
     def tick(self) -> None:
-        if self.broker.state.waiting:
+        if self.broker.state.waiting or self.broker.state.reserves:
             self.broker.tell(Ticked(self.broker.now()))
             self.sessions.tick()
         self.broker.records.tick()

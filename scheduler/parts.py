@@ -21,6 +21,7 @@ PERIODS = {
     "use inside leases": 0.1,  # the longest that it goes unnoticed on a page: it sends no message
     "time limits": 0.5,
     "sign of life": 1.0,
+    "what is reserved": 1.0,
     "audit anchor": 1.0,  # so much of the chain's end can be cut off unseen
     "forecasts": 1.0,
     "use of the host": 2.0,  # the kernel counts in hundredths, and 200 containers cost some milliseconds a look

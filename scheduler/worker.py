@@ -129,6 +129,7 @@ class Scheduler(Components):
         begun = monotonic()
         await self.fair_share.start()
         shutdown.push_async_callback(self.fair_share.close)
+        await self.reservations.start()
         await self.plugin.expect()
         await self.take_over.run()
         if not self.broker.unseen:
@@ -161,7 +162,7 @@ class Scheduler(Components):
         """Hint → what it wakes."""
         return {
             "wake": self.commands.wake, "relay": self.relay.wake, "shares": self.fair_share.wake,
-            "planned": self.planner.wake,
+            "planned": self.planner.wake, "reservations": self.reservations.wake,
         }  # fmt: skip
 
     async def _look_again(self) -> None:
@@ -198,6 +199,8 @@ class Scheduler(Components):
             Part("consoles of other hosts", self.relay.run),
             Part("leftovers", self.leftovers.look),
             Part("fair share", self.fair_share.run),
+            Part("reservations", self.reservations.run),
+            Part("what is reserved", self.reservations.look),
             Part("housekeeping", self.housekeeping.look, after=PERIODS["housekeeping"]),
             Part("audit anchor", self.anchoring.look),
             Part("audit verification", self.verifying.run),

@@ -45,6 +45,7 @@ urlpatterns = [
     path("history/<str:uuid>/day/", past.day, name="history_day"),
     path("history/<str:uuid>/moment/", past.moment, name="history_moment"),
     path("calendar/", booked.page, name="calendar"),
+    path("calendar/<str:key>.ics", booked.feed, name="calendar_feed"),
     path("reports/", reporting.page, name="reports"),
     path("fairness/", fair.page, name="fairness"),
     path("me/", me.page, name="me"),

@@ -56,6 +56,8 @@ for command in (
     views.gpus,
     managing.nodes,
     managing.notice,
+    managing.reserve,
+    managing.reservations,
     views.top,
     reports.report,
     reports.fairness,

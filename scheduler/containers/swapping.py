@@ -161,7 +161,7 @@ class Swapping:
         live, whom = map(self._broker.live_containers.get, (told.container, told.whom))
         if live is None:
             return  # it has ended, and is forgotten
-        name = whom.name if whom else ""
+        name = whom.name if whom else told.whom if told.why is Mode.BOOKED else ""
         async with live.moving, self._transfer:
             if live.swap or live.finished or live.killed:
                 return  # a person was faster, and what became of that is told

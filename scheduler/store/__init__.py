@@ -5,6 +5,7 @@ await store.records.living()             what is asked (records.py)
 await store.promises.make(row, quota)    what must be there before anything follows from it (promises.py)
 await store.volumes.mount(name, …)       the same of what Docker starts (volumes.py)
 store.usage.counted(gpu, person, …)      what people have had of the cards (usage.py)
+await store.reservations.due(seconds)     what is reserved on these cards (reservations.py)
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from scheduler.store.journal import NAME as JOURNAL_FILE
 from scheduler.store.journal import AsyncJournal, Journal
 from scheduler.store.promises import Promises
 from scheduler.store.records import Records
+from scheduler.store.reservations import ReservationRecords
 from scheduler.store.usage import UsageRecords
 from scheduler.store.volumes import Volumes
 from scheduler.store.write_behind import WriteBehind
@@ -69,6 +71,7 @@ class Store(WriteBehind):
         self.promises = Promises(self, self._here)
         self.volumes = Volumes(self, self._here)
         self.usage = UsageRecords(self, self._here)
+        self.reservations = ReservationRecords(self, self._here, self.usage)
 
     async def open(self, cards: Mapping[str, Card], contexts: Mapping[str, int], **node: Any) -> dict[str, int]:
         """Makes this host and its cards known. `contexts`: GPU → bytes that a context takes, as far as is measured.

@@ -35,7 +35,7 @@ from django.db import OperationalError, models
 
 from scheduler import threads
 from scheduler.store.node_snapshot import Fields, Row, Rows, as_row, needed
-from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, Usage, UsageHour, Volume
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, ReservedGpu, Usage, UsageHour, Volume
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -46,7 +46,7 @@ OFTEN = ("accepted", "freed")  # what is left out first where there is no room; 
 BYTES = 256 << 20  # some 800,000 events: a lab's day without the database
 LAST_RESORT = 1.25  # of the budget: then nothing is taken any more
 MODELS: dict[str, type[models.Model]] = {
-    each.__name__: each for each in (Claim, Command, Container, Gpu, Node, Usage, UsageHour, Volume)
+    each.__name__: each for each in (Claim, Command, Container, Gpu, Node, ReservedGpu, Usage, UsageHour, Volume)
 }
 LEFT_OUT = ("id", "seal_id")  # of an event: what the database gives it
 TABLES = """

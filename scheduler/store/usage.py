@@ -52,7 +52,7 @@ class UsageRecords:
         self._behind, self._here = behind, here
         self.skew = 0.0  # seconds by which this host's clock is ahead of the database's
 
-    def _now(self) -> datetime:
+    def now(self) -> datetime:
         return datetime.fromtimestamp(wall() - self.skew, UTC)
 
     @property
@@ -65,7 +65,7 @@ class UsageRecords:
         uuids = {pk: uuid for uuid, pk in self._here.gpus.items()}
         if self._here.alone:
             kept = await self._behind.snapshot()
-            return _before([(uuids[gpu], row) for gpu, row in kept.usage() if gpu in uuids], {}, self._now())
+            return _before([(uuids[gpu], row) for gpu, row in kept.usage() if gpu in uuids], {}, self.now())
         rows, hours, now = await self._behind.ask(_read_own, list(uuids), self.hour)
         if self._behind.journal:
             known: Rows = {(Usage, (row.gpu_id, row.person)): _fields(row) for row in rows}
@@ -84,7 +84,7 @@ class UsageRecords:
     def counted(self, gpu: str, person: str, account: Account, forgiven: int) -> None:
         """What the person has on this card now."""
         had, due = account.had / GIB_HOUR, account.due / GIB_HOUR
-        self.standing(gpu, person, had=had, due=due, at=self._now(), forgiven=forgiven)
+        self.standing(gpu, person, had=had, due=due, at=self.now(), forgiven=forgiven)
 
     def counted_in(self, hour: int, gpu: str, person: str, account: Account) -> None:
         """What it had in this hour so far, not decayed."""

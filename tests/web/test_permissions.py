@@ -19,7 +19,19 @@ from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
 from tests.support.people import A_PUBLIC_KEY, client_for, make_user
 from tests.support.planned import plan
-from web.models import Announcement, Command, Container, Preset, Receiver, Rule, Scope, Silence, SshKey, Verification
+from web.models import (
+    Announcement,
+    Command,
+    Container,
+    Preset,
+    Receiver,
+    Reservation,
+    Rule,
+    Scope,
+    Silence,
+    SshKey,
+    Verification,
+)
 from web.people import roles, tokens
 from web.people.roles import Role
 from web.services import steering
@@ -45,6 +57,7 @@ def made(code: int) -> tuple[int, ...]:
 
 ADMINS = made(200)
 
+SOON = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:00}"
 TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "containers/", None, ALL),
     ("POST", "containers/", {"image": "local"}, (401, 403, 202, 403, 202, 202, 202)),
@@ -74,6 +87,10 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("GET", "announcements/", None, ALL),
     ("POST", "announcements/", {"message": "x"}, made(201)),
     ("DELETE", "announcements/{announcement}/", None, made(204)),
+    ("GET", "reservations/", None, ALL),
+    ("POST", "reservations/", {"starts": SOON, "minutes": 30}, (401, 403, 201, 403, 201, 201, 201)),
+    ("DELETE", "reservations/{reservation}/", None, (401, 403, 403, 403, 204, 403, 204)),
+    ("POST", "me/calendar/", None, (401, 201, 201, 403, 201, 201, 201)),
     ("GET", "queue/", None, ALL),
     ("PUT", "queue/", {"containers": []}, OPERATOR),
     ("GET", "planned/", None, ALL),
@@ -164,6 +181,9 @@ def things(gpu, monkeypatch) -> dict[str, Any]:
         "ended": make_container(owner, "ended", finished_at=timezone.now()).pk,
         "command": Command.objects.create(kind=Command.Kind.PAUSE, container=live, issued_by=owner).pk,
         "token": tokens.make(owner)[0].pk,
+        "reservation": Reservation.objects.create(
+            user=owner, starts=SOON, zone="UTC", minutes=30, made_by="x", over_at=timezone.now() + timedelta(days=2)
+        ).pk,
         "announcement": Announcement.objects.create(message="x").pk,
         "preset": Preset.objects.create(name="one", spec={"image": "local"}).pk,
         "ssh_key": SshKey.objects.create(user=owner, kind="ssh-rsa", fingerprint="SHA256:another").pk,

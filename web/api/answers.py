@@ -48,7 +48,7 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
         help_text="The first run of what a Swarm has begun again; null: this is it.",
     )
     gave_way = serializers.CharField(
-        help_text='Why its VRAM was moved to host memory for others, "idle", "share" or "rotate"; else empty.'
+        help_text='Why its VRAM was moved to host memory for others, "idle", "share", "rotate" or "booked"; else empty.'
     )
     share_not_kept = serializers.SerializerMethodField(
         help_text="Why its compute weight or limit is not kept; empty: it is, or none was asked for."

@@ -1,22 +1,25 @@
-"""announcements/: notices for everybody, and windows of maintenance."""
+"""announcements/: notices for everybody, and windows of maintenance. reservations/: who has what when."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
+from django.urls import reverse
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from web.api.protocol.access import body, person
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery
-from web.models import Announcement
-from web.services.booked import announcements
-from web.spec.booked import AnnouncementSpec
+from web.models import Announcement, Reservation
+from web.services.booked import announcements, reservations, subscribed
+from web.spec.booked import AnnouncementSpec, ReservationSpec
 
 
 class AnnouncementAnswer(serializers.ModelSerializer[Announcement]):
@@ -74,3 +77,82 @@ class Announcements(GenericViewSet[Any]):
         """Withdraws a notice; a window that has not begun does not begin. Drained nodes stay drained. For admins."""
         announcements.withdraw(person(request), pk)
         return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class ReservedGpuAnswer(serializers.Serializer[Any]):
+    uuid = serializers.CharField(source="gpu.uuid")
+    index = serializers.IntegerField(source="gpu.index")
+    node = serializers.CharField(source="gpu.node.name")
+    short = serializers.IntegerField(help_text="Bytes that lack now, or will lack when it begins.")
+
+
+class ReservationAnswer(serializers.ModelSerializer[Reservation]):
+    """GPU memory that is reserved. `begins_at`, `ends_at`: the time in force, or the next; `gpu_memory` null: all."""
+
+    user = serializers.CharField(source="user.username", default=None)
+    group = serializers.CharField(source="group.name", default=None)
+    gpus = ReservedGpuAnswer(source="cards", many=True)
+    begins_at = serializers.SerializerMethodField()
+    ends_at = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Reservation
+        fields = [
+            "id", "user", "group", "gpu_memory", "gpus", "starts", "zone", "minutes", "repeat", "times", "if_short",
+            "note", "made_by", "made_at", "over_at", "begins_at", "ends_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_begins_at(self, row: Reservation) -> datetime | None:
+        span = row.next_span(timezone.now())
+        return span[0] if span else None
+
+    def get_ends_at(self, row: Reservation) -> datetime | None:
+        span = row.next_span(timezone.now())
+        return span[1] if span else None
+
+
+class Reservations(GenericViewSet[Any]):
+    """GPU memory for people, from one time to another."""
+
+    queryset = Reservation.objects.none()
+    serializer_class = ReservationAnswer
+    lookup_value_converter = "int"
+
+    @extend_schema(parameters=[PageQuery], responses={200: ReservationAnswer(many=True), **ERRORS})
+    def list(self, request: Request) -> Response:
+        """The reservations of which something is still to come, in the order in which they were made."""
+        PageQuery.of(request)
+        page = self.paginate_queryset(Reservation.objects.open(timezone.now()).whole())
+        return self.get_paginated_response(self.get_serializer(page, many=True).data)
+
+    @extend_schema(request=ReservationSpec, responses={201: ReservationAnswer, **ERRORS})
+    def create(self, request: Request) -> Response:
+        """Reserves GPU memory, for yourself or a group of yours; admins for anybody, without an allowance.
+
+        `starts` is a local time in `zone`, on the grid of 30 minutes; `repeat` `daily` or `weekly` with `times` is a
+        series. `gpus`: how many, or which ones by UUID; `gpu_memory` null: all that they have. `if_short`: where
+        others cannot be moved, it begins `short`, or they `end`. 403: beyond your allowance. 409: it does not fit at
+        some moment; the message says who has the memory then.
+        """
+        made = reservations.reserve(person(request), body(request))
+        answer = Reservation.objects.whole().get(pk=made.pk)
+        return Response(self.get_serializer(answer).data, status.HTTP_201_CREATED)
+
+    @extend_schema(request=None, responses={204: None, **ERRORS})
+    def destroy(self, request: Request, pk: int) -> Response:
+        """Takes back what has not begun, and ends what has: its priority ends, and nobody is ended by that."""
+        reservations.end(person(request), pk)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class CalendarAnswer(serializers.Serializer[Any]):
+    url = serializers.CharField(help_text="To subscribe to, as iCalendar. It is told here and never again.")
+
+
+class CalendarAddress(APIView):
+    @extend_schema(request=None, responses={201: CalendarAnswer, **ERRORS})
+    def post(self, request: Request) -> Response:
+        """A new address of your calendar, which needs no signing in and opens nothing else; the one before is void."""
+        path = reverse("calendar_feed", args=[subscribed.new_key(person(request))])
+        return Response({"url": request.build_absolute_uri(path)}, status.HTTP_201_CREATED)

@@ -35,6 +35,9 @@ class AllowedAnswer(serializers.Serializer[Any]):
     compute_limit = serializers.IntegerField(
         allow_null=True, help_text="Percent of a GPU's time at most, of each container."
     )
+    reservations = serializers.IntegerField(allow_null=True, help_text="That are not over; null: 5.")
+    reserved_gib_hours = serializers.FloatField(allow_null=True)
+    reserved_days = serializers.IntegerField(allow_null=True, help_text="Days ahead; null: 14.")
     images = serializers.ListField(child=serializers.CharField(), allow_null=True)
     gpus = serializers.ListField(child=serializers.CharField(), allow_null=True)
 

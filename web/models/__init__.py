@@ -1,10 +1,10 @@
 """All records of the appliance. Hosts and GPUs in hosts.py, containers and commands in records.py, words that their
 fields can have in choices.py, what happened to them in history.py, the states of a container in states.py, who may do
 what in people.py, notifications in notifying.py, the hash chain in chain.py, Docker's volumes in volumes.py, what is
-relayed from other hosts in relay.py, fair share in shares.py, notices and maintenance in booked.py, launches that begin
-later in planned.py."""
+relayed from other hosts in relay.py, fair share in shares.py, notices, maintenance and reservations in booked.py,
+launches that begin later in planned.py."""
 
-from web.models.booked import Announcement
+from web.models.booked import Announcement, CalendarKey, Reservation, ReservedGpu
 from web.models.chain import AuditEntry, Chain, Seal, Verification
 from web.models.choices import ExpectedBy, GaveWay, Shortage, Swap
 from web.models.history import AllocationEvent, UsageSample
@@ -30,6 +30,7 @@ __all__ = [
     "Allowance",
     "Announcement",
     "AuditEntry",
+    "CalendarKey",
     "Chain",
     "Claim",
     "Command",
@@ -52,6 +53,8 @@ __all__ = [
     "Preset",
     "Receiver",
     "RelayOrder",
+    "Reservation",
+    "ReservedGpu",
     "Rule",
     "Scope",
     "Seal",

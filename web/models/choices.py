@@ -22,11 +22,16 @@ class GaveWay(models.TextChoices):
     IDLE = "idle"  # it computed nothing
     SHARE = "share"  # its owner had more of the card than is due
     ROTATE = "rotate"  # it had its time
+    BOOKED = "booked"  # a reservation has begun, or is about to
 
     @property
     def told(self) -> str:
         """How the detail of such a swap begins; where a person has asked for it, another word stands there."""
-        was = {GaveWay.IDLE: "It was idle", GaveWay.SHARE: "It was above its owner's fair share"}
+        was = {
+            GaveWay.IDLE: "It was idle",
+            GaveWay.SHARE: "It was above its owner's fair share",
+            GaveWay.BOOKED: "Its memory was reserved",
+        }
         return f"{was.get(self, 'It had its time')}, and gave way to"
 
 

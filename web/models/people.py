@@ -96,6 +96,11 @@ class Allowance(models.Model):
     compute_limit = models.PositiveSmallIntegerField(
         null=True, blank=True, validators=PERCENT, help_text="The most that a container may compute: percent of a card."
     )
+    reservations = models.PositiveIntegerField(null=True, blank=True, help_text="Reservations that are not over.")
+    reserved_gib_hours = models.FloatField(
+        null=True, blank=True, validators=[MinValueValidator(0.0)], help_text="GiB × hours reserved from now on."
+    )
+    reserved_days = models.PositiveIntegerField(null=True, blank=True, help_text="Days ahead that may be reserved.")
     images = models.JSONField(null=True, blank=True, help_text='Patterns, such as ["pytorch/*", "local"].')
     gpus = models.JSONField(null=True, blank=True, help_text="UUIDs of the GPUs that may be used.")
 

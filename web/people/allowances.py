@@ -35,6 +35,9 @@ class Allowed:
     compute_weight: int | None = None  # the most, of each container
     compute_limit: int | None = None
     compute_weights: int | None = None  # the sum, of all that live
+    reservations: int | None = None
+    reserved_gib_hours: float | None = None
+    reserved_days: int | None = None
     images: tuple[str, ...] | None = None
     gpus: tuple[str, ...] | None = None
 

@@ -30,6 +30,8 @@ LONGEST_KEY = 8192
 MOST_CONTAINERS = 1_000_000
 MOST_WEIGHTS = 1_000_000
 MOST_GIB_HOURS = 1e9
+MOST_RESERVATIONS = 10_000
+MOST_DAYS = 366
 _NULL: dict[str, Any] = {"required": False, "allow_null": True}
 _LEFT: dict[str, Any] = {"required": False}
 
@@ -146,6 +148,9 @@ class AllowanceSpec(StrictSerializer):
     compute_weight = StrictInteger(min_value=1, max_value=HEAVIEST, **_NULL)
     compute_weights = StrictInteger(min_value=1, max_value=MOST_WEIGHTS, **_NULL)
     compute_limit = StrictInteger(min_value=1, max_value=100, **_NULL)
+    reservations = StrictInteger(min_value=0, max_value=MOST_RESERVATIONS, **_NULL)
+    reserved_gib_hours = StrictNumber(min_value=0, max_value=MOST_GIB_HOURS, **_NULL)
+    reserved_days = StrictInteger(min_value=0, max_value=MOST_DAYS, **_NULL)
     images = TextsField(**_NULL)
     gpus = TextsField(**_NULL)
 

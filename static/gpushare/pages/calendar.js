@@ -1,3 +1,8 @@
-// The zone of the times in forms is the reader's, unless they typed another.
-for (const input of document.querySelectorAll("input[name=zone]"))
-  if (input.value === "UTC") input.value = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+// Times on this page are in the zone of its address: the reader's, unless another was chosen.
+const main = document.querySelector("[data-zone-asked]");
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+if (main && main.dataset.zoneAsked === "" && zone !== "UTC") {
+  const address = new URL(location.href);
+  address.searchParams.set("zone", zone);
+  location.replace(address);
+}

@@ -29,6 +29,9 @@ LABELS = {
     "compute_weight": ("Compute weight", "The most of each container: 1 to 1000; 100 is usual"),
     "compute_weights": ("Weights together", "Of all live containers; each has 100 if nothing is said"),
     "compute_limit": ("Percent of a GPU's time", "The most of each container: 1 to 100"),
+    "reservations": ("Reservations", "That are not over; 5 if nothing is said"),
+    "reserved_gib_hours": ("GiB × hours reserved", "From now on"),
+    "reserved_days": ("Days ahead", "That may be reserved; 14 if nothing is said"),
     "images": ("Images", "One pattern a line: lab/*, nvcr.io/nvidia/pytorch:*"),
     "gpus": ("GPUs", "None ticked: all GPUs, new ones included"),
 }

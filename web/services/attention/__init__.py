@@ -32,7 +32,7 @@ def recorded(now: datetime) -> list[Item]:
     """The same for who has to know that the database was asked: some twelve small queries. Raises DatabaseError."""
     nodes = {node.pk: node for node in Node.objects.listed()}
     found = [*host.items(list(nodes.values()), now)]
-    for item in (*cards.items(now), *containers.items(now)):
+    for item in (*cards.items(now), *cards.reserved(now), *containers.items(now)):
         node = nodes.get(item.place or 0)
         # What a node that is away last said may be long ago; what has ended stays so.
         if node is None or node.is_alive() or item.kind is Kind.FAILING:

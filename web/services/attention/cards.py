@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db.models import Count, Prefetch, Q, Sum, prefetch_related_objects
 from django.db.models.functions import Coalesce
 
-from web.models import Gpu, Node
+from web.models import Gpu, Node, Reservation
 from web.models.hosts import large_of_nodes
 from web.services.attention.item import Item, Kind
 from web.sizes import format_size
@@ -45,6 +45,28 @@ def items(now: datetime) -> Iterator[Item]:
         elif gpu.promised:
             message = f"{_named(gpu)} is gone, and containers still have a quota on it. Look at the driver's log."
             yield _of(gpu, Kind.GPU_GONE, message, command="nvidia-smi -L; dmesg | grep NVRM")
+
+
+def reserved(now: datetime) -> Iterator[Item]:
+    """Reservations that lack something now, or will when they begin, as schedulers find; or whose GPU is gone."""
+    lacking = Q(cards__short__gt=0) | Q(cards__gpu__present=False)
+    for each in Reservation.objects.open(now).filter(lacking).distinct().whole():
+        begins, ends = each.next_span(now) or (now, now)
+        for card in each.cards.all():
+            gpu, what = card.gpu, f"{each.holder} from {begins:%Y-%m-%d %H:%M} to {ends:%Y-%m-%d %H:%M} UTC"
+            name = f"GPU {gpu.index} of {gpu.node.name}"
+            if not gpu.present:
+                message = f"{name} is gone, and is reserved for {what}. Cancel that, or reserve another GPU."
+            elif card.short:
+                message = (
+                    f"{format_size(card.short)} lacks of what is reserved on {name} for {what}: containers that cannot "
+                    "be moved, or for which host memory has no room, hold it."
+                )
+            else:
+                continue
+            person = each.user.get_username() if each.user else ""
+            yield Item(f"{Kind.RESERVED_SHORT}:{card.pk}:{begins:%Y%m%d%H%M}", Kind.RESERVED_SHORT, person, message,
+                       gpu=gpu, command="gpushare reservations")  # fmt: skip
 
 
 def _faults(gpu: Gpu, now: datetime) -> Iterator[Item]:

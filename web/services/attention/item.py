@@ -18,6 +18,7 @@ class Kind(StrEnum):
     ENGINE_AWAY = "engine_away"
     GPU_GONE = "gpu_gone"
     DRAINED = "drained"
+    RESERVED_SHORT = "reserved_short"
     NEARLY_FULL = "nearly_full"
     CLOCK_WRONG = "clock_wrong"
     OTHER_RELEASE = "other_release"

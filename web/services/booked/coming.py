@@ -1,78 +1,162 @@
-"""Whom a window of maintenance concerns: containers that may still run when it begins. Their owners are told at the
-launch, a day before and an hour before, once each: by an event of the container, whichever process looks."""
+"""Whom maintenance or a reservation of others concerns: containers that may still run when it begins.
+
+Their owners are told at the launch, a day before and an hour before, once each: by an event of the container, whichever
+process looks. A reservation concerns those on its GPUs that have no room beside it.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
 from web import audit
-from web.models import AllocationEvent, Announcement, Command, Container, Gpu, large
+from web.models import AllocationEvent, Announcement, Command, Container, Gpu, Reservation, large
+from web.models.records import secrets
 from web.services.booked.announcements import GRACE
+from web.services.booked.reservations import people_of
+from web.sizes import format_size
+from web.spec import quotas
 
 LEADS = ((timedelta(hours=1), "In an hour: "), (timedelta(days=1), "In a day: "))  # the shortest first
 NOTIFIED = AllocationEvent.Kind.NOTIFIED
+ENDED = f"ended, with {GRACE:.0f} s to save its work"
+MOVED = "its GPU memory is moved to host memory until there is room"
 BECOMES = {
     Announcement.Then.STAY: "Containers go on unless the host stops.",
     Announcement.Then.MOVE: "Its GPU memory is then moved to host memory and it is paused.",
-    Announcement.Then.END: f"It is then ended, with {GRACE:.0f} s to save its work.",
+    Announcement.Then.END: f"It is then {ENDED}.",
+}
+IN_THE_WAY = {
+    Reservation.Short.SHORT: f"If it then has no room, {MOVED}.",
+    Reservation.Short.END: f"If it then has no room, {MOVED}; if it cannot be moved, it is {ENDED}.",
 }
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """A container: its quota on each GPU (by key), and by when it has ended at the latest, if it has a time limit."""
+
+    key: UUID | None
+    node: int | None
+    gpus: Mapping[int, int]
+    ends: datetime | None
+    owner: str
+
+
+Others = Mapping[int, list[About]]  # GPU → those on it
+
+
+@dataclass(frozen=True, slots=True)
 class Coming:
-    """Something that is to begin and takes memory from containers. `node`, `gpu`: keys; both None: everywhere."""
+    """Something that is to begin. `node`, `gpu`: keys; both None: everywhere. `room`: bytes that a reservation leaves
+    to others than `people`; None: it is maintenance."""
 
     begins: datetime
     said: str
     node: int | None = None
     gpu: int | None = None
+    room: int | None = None
+    people: frozenset[str] = field(default=frozenset())
 
-    def concerns(self, node: int | None, gpus: Collection[int], ends: datetime | None) -> bool:
-        """`ends`: by when a container has ended at the latest, if it has a time limit."""
-        if ends is not None and ends <= self.begins:
+    def concerns(self, each: About, others: Others) -> bool:
+        if each.ends is not None and each.ends <= self.begins:
             return False
-        return self.gpu in gpus if self.gpu is not None else self.node in (None, node)
+        if self.gpu is None:
+            return self.node in (None, each.node)
+        if self.gpu not in each.gpus or each.owner in self.people:
+            return False
+        if self.room is None:
+            return True
+        wanted = each.gpus[self.gpu]
+        for other in others.get(self.gpu, ()):
+            stays = other.ends is None or other.ends > self.begins
+            if stays and other.key != each.key and other.owner not in self.people:
+                wanted += other.gpus[self.gpu]
+        return wanted > self.room
 
 
 def coming(now: datetime) -> list[Coming]:
-    """What has not begun yet, the next first."""
+    """What has not begun yet, maintenance first."""
     windows = Announcement.objects.current(now).filter(begins_at__gt=now)
     return [
-        Coming(each.begins_at, f"{each.said} {BECOMES[Announcement.Then(each.then)]}", each.node_id, each.gpu_id)
-        for each in windows
-        if each.begins_at is not None
+        *(
+            Coming(at, f"{each.said.rstrip('.')}. {BECOMES[Announcement.Then(each.then)]}", each.node_id, each.gpu_id)
+            for each in windows
+            if (at := each.begins_at) is not None
+        ),
+        *_reserved(now),
     ]
+
+
+def _reserved(now: datetime) -> Iterator[Coming]:
+    """The next time of each reservation, on each of its GPUs."""
+    found = list(Reservation.objects.open(now).whole())
+    spans = {each.pk: each.spans for each in found}
+    for each in found:
+        begins, ends = next((span for span in spans[each.pk] if span[0] > now), (now, now))
+        if begins == now:
+            continue
+        for card in each.cards.all():
+            together = sum(
+                card.gpu.most if other.gpu_memory is None else other.gpu_memory
+                for other in found
+                if any(mine.gpu_id == card.gpu_id for mine in other.cards.all())
+                and any(start <= begins < end for start, end in spans[other.pk])
+            )
+            size = card.gpu.most if each.gpu_memory is None else each.gpu_memory
+            becomes = IN_THE_WAY[Reservation.Short(each.if_short)]
+            said = (
+                f"{format_size(size)} of GPU {card.gpu.index} of {card.gpu.node.name} is reserved for {each.holder} "
+                f"from {begins:%Y-%m-%d %H:%M} to {ends:%Y-%m-%d %H:%M} UTC. {becomes}"
+            )
+            yield Coming(begins, said, None, card.gpu_id, card.gpu.most - together, people_of(each))
 
 
 def said_to(container: Container) -> str:
     """What a person who launches it is told: sentences, or nothing."""
     now = timezone.now()
-    gpus = [claim.gpu_id for claim in container.claims.all()]
-    return said_of(now, container.node_id, gpus, _ends(container, now))
-
-
-def said_of(now: datetime, node: int | None, gpus: Collection[int], ends: datetime | None) -> str:
-    """The same of one that is not there yet. `gpus`: their keys."""
-    return " ".join(each.said for each in coming(now) if each.concerns(node, gpus, ends))
+    return _said(now, _about(container, now))
 
 
 def said_before(forecast: Command) -> str:
     """The same of a launch that somebody has asked about; its time limit is not known."""
-    gpus = forecast.arguments.get("gpus")
-    found = Gpu.objects.filter(uuid__in=gpus).values_list("pk", flat=True) if isinstance(gpus, list) else ()
-    return said_of(timezone.now(), forecast.node_id, list(found), None)
+    asked = forecast.arguments
+    named = asked["gpus"] if isinstance(asked.get("gpus"), list) else []
+    size = quotas.asked(asked.get("gpu_memory"))
+    gpus = dict.fromkeys(Gpu.objects.filter(uuid__in=named).values_list("pk", flat=True), size)
+    return _said(timezone.now(), About(None, forecast.node_id, gpus, None, str(asked.get("owner", ""))))
 
 
-def _ends(container: Container, now: datetime) -> datetime | None:
-    if container.ttl_seconds is None:
-        return None
-    return container.ends_by or now + timedelta(seconds=container.ttl_seconds)
+def _said(now: datetime, each: About) -> str:
+    ahead = coming(now)
+    others = _others(_live(now)) if ahead else {}
+    return " ".join(dict.fromkeys(thing.said for thing in ahead if thing.concerns(each, others)))
+
+
+def _live(now: datetime) -> list[About]:
+    live = Container.objects.live().exclude(started_at=None).select_related("owner")
+    return [_about(each, now) for each in live.defer(*large(), *secrets("owner")).prefetch_related("claims")]
+
+
+def _about(container: Container, now: datetime) -> About:
+    gpus = {claim.gpu_id: claim.quota for claim in container.claims.all()}
+    limit = container.ttl_seconds
+    ends = None if limit is None else container.ends_by or now + timedelta(seconds=limit)
+    return About(container.pk, container.node_id, gpus, ends, container.owner.get_username())
+
+
+def _others(live: Iterable[About]) -> Others:
+    found = defaultdict(list)
+    for each in live:
+        for gpu in each.gpus:
+            found[gpu].append(each)
+    return found
 
 
 def tell(now: datetime) -> None:
@@ -80,22 +164,20 @@ def tell(now: datetime) -> None:
     ahead = coming(now)
     if not ahead:
         return
-    live = Container.objects.live().exclude(started_at=None).defer(*large()).prefetch_related("claims")
-    told = defaultdict[object, set[str]](set)
-    for pk, detail in AllocationEvent.objects.filter(container__in=live, kind=NOTIFIED).values_list(
-        "container_id", "detail"
-    ):
+    live = _live(now)
+    others, told = _others(live), defaultdict[UUID | None, set[str]](set)
+    before = AllocationEvent.objects.filter(container__finished_at=None, kind=NOTIFIED)
+    for pk, detail in before.values_list("container_id", "detail"):
         told[pk].add(detail)
     with transaction.atomic():
         audit.append([
-            AllocationEvent(at=now, kind=NOTIFIED, container=container, detail=text)
-            for container in live for text in _texts(container, ahead, now) if text not in told[container.pk]
+            AllocationEvent(at=now, kind=NOTIFIED, container_id=each.key or "", detail=text)
+            for each in live for text in _texts(each, ahead, others, now) if text not in told[each.key]
         ])  # fmt: skip
 
 
-def _texts(container: Container, ahead: Iterable[Coming], now: datetime) -> Iterator[str]:
-    gpus = [claim.gpu_id for claim in container.claims.all()]
-    for each in ahead:
-        if each.concerns(container.node_id, gpus, _ends(container, now)):
-            lead = next((words for before, words in LEADS if each.begins - now <= before), "")
-            yield f"{lead}{each.said}"[:500]
+def _texts(each: About, ahead: Iterable[Coming], others: Others, now: datetime) -> Iterator[str]:
+    for thing in ahead:
+        if thing.concerns(each, others):
+            lead = next((words for before, words in LEADS if thing.begins - now <= before), "")
+            yield f"{lead}{thing.said}"[:500]

@@ -1,0 +1,25 @@
+"""Times that repeat: local times of days in a zone, as points in time. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+GRID = 30  # minutes
+MOST_TIMES = 200
+PERIODS = {"once": timedelta(0), "daily": timedelta(days=1), "weekly": timedelta(days=7)}
+
+
+def spans(starts: str, zone: str, minutes: int, repeat: str, times: int) -> list[tuple[datetime, datetime]]:
+    """Begin and end of each, in UTC.
+
+    `starts` is a local time without a zone. Each of a series begins at that local time of its own day, and lasts as
+    many minutes. Where the change of clocks leaves a time out, it is as much later; of one that comes twice, the first
+    counts.
+    """
+    first, there = datetime.fromisoformat(starts), ZoneInfo(zone)
+    found = []
+    for number in range(min(times, MOST_TIMES)):
+        begins = (first + number * PERIODS[repeat]).replace(tzinfo=there).astimezone(UTC)
+        found.append((begins, begins + timedelta(minutes=minutes)))
+    return found
