@@ -47,8 +47,9 @@ class Pair:
         whole = {**os.environ, **NO_MULTICAST, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", **(env or {})}
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.gpu.shim.gate_programs", name, str(rank), self.folder],
-                env=whole, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, "-m", "tests.gpu.shim.gate_programs", name],
+                env=whole | {"RANK": str(rank), "MEETING": self.folder},
+                text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=open(f"{self.folder}/{rank}.err", "w"),  # noqa: SIM115
             )
             for rank in range(1 if name == "jax" else 2)

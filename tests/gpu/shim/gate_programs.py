@@ -1,7 +1,8 @@
-"""One rank on real GPUs: `python -m tests.gpu.shim.gate_programs NAME RANK FOLDER`.
+"""One rank on real GPUs: `python -m tests.gpu.shim.gate_programs NAME`, with RANK and MEETING in its environment.
 
 It says "ready" once it has warmed up. For each line N on its input it makes N steps, and answers with the seconds that
-they took and with what came of each (one number for all). FOLDER: where the ranks of one program meet.
+they took and with what came of each (one number for all). MEETING: the folder where the ranks of one program meet.
+BATCH: how much there is to do in a step; with 1024 most are as fast as their processor.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NAME, RANK, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-WIDTH = 2048
+RANK, FOLDER = int(os.environ.get("RANK", "0")), Path(os.environ.get("MEETING", "."))
+WIDTH, BATCH = 2048, int(os.environ.get("BATCH", "1024"))
 Step = Callable[[], Any]  # what came of it: a tensor of one number
 
 
@@ -39,7 +40,7 @@ def _layers(torch: Any, count: int = 4) -> Any:
 
 def _training(torch: Any, model: Any) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    data = torch.randn(1024, WIDTH, device="cuda", generator=torch.Generator("cuda").manual_seed(10 + RANK))
+    data = torch.randn(BATCH, WIDTH, device="cuda", generator=torch.Generator("cuda").manual_seed(10 + RANK))
 
     def step() -> Any:
         loss = model(data).square().mean()
@@ -81,7 +82,7 @@ def two() -> Step:
 
     groups = dist.new_group([0, 1]), dist.new_group([0, 1])
     weight = torch.randn(WIDTH, WIDTH, device="cuda") / WIDTH
-    value = torch.ones(1024, WIDTH, device="cuda")
+    value = torch.ones(BATCH, WIDTH, device="cuda")
 
     def step() -> Any:
         out = value
@@ -101,7 +102,7 @@ def pipeline() -> Step:
     import torch.distributed as dist
 
     weight = torch.randn(WIDTH, WIDTH, device="cuda") / WIDTH
-    pieces = [torch.full((512, WIDTH), 1.0 + number, device="cuda") for number in range(4)]
+    pieces = [torch.full((BATCH // 2, WIDTH), 1.0 + number, device="cuda") for number in range(4)]
     room = [torch.empty_like(piece) for piece in pieces]
 
     def step() -> Any:
@@ -125,7 +126,7 @@ def graphs() -> Step:
     import torch.distributed as dist
 
     weight = torch.randn(WIDTH, WIDTH, device="cuda") / WIDTH
-    value = torch.ones(1024, WIDTH, device="cuda")
+    value = torch.ones(BATCH, WIDTH, device="cuda")
     out = torch.empty_like(value)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):  # what libraries make at their first call cannot be captured
@@ -148,7 +149,7 @@ def graphs() -> Step:
 
 def jax() -> Step:
     """One process on both GPUs."""
-    os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.1"
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.1")
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, PartitionSpec
@@ -163,7 +164,7 @@ def jax() -> Step:
     part = PartitionSpec("x")
     run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(part, PartitionSpec()), out_specs=part, check_vma=False))
     weight = jax.random.normal(jax.random.key(1), (WIDTH, WIDTH)) / WIDTH
-    value = jnp.ones((2048, WIDTH))
+    value = jnp.ones((2 * BATCH, WIDTH))
     return lambda: run(value, weight).mean()
 
 
@@ -181,7 +182,7 @@ def cupy() -> Step:
     import ast
 
     comm = nccl.NcclCommunicator(2, ast.literal_eval(meeting.read_text()), RANK)
-    value = cupy.ones((1024, WIDTH), dtype=cupy.float32)
+    value = cupy.ones((BATCH, WIDTH), dtype=cupy.float32)
     weight = cupy.eye(WIDTH, dtype=cupy.float32) / 2
 
     def step() -> Any:
@@ -194,11 +195,34 @@ def cupy() -> Step:
     return step
 
 
-PROGRAMS = {each.__name__: each for each in (ddp, compiled, fsdp, two, pipeline, graphs, jax, cupy)}
+def small() -> Step:
+    """All-reduces of 4 KiB."""
+    torch = _torch()
+    import torch.distributed as dist
+
+    value = torch.ones(1024, device="cuda")
+
+    def step() -> Any:
+        for _ in range(100):
+            dist.all_reduce(value, op=dist.ReduceOp.AVG)
+        return value.mean()
+
+    return step
+
+
+def gemm() -> Step:
+    """One process, on one GPU."""
+    import torch
+
+    weight = torch.randn(2 * WIDTH, 2 * WIDTH, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    return lambda: (weight @ weight).mean()
+
+
+PROGRAMS = {each.__name__: each for each in (ddp, compiled, fsdp, two, pipeline, graphs, jax, cupy, small, gemm)}
 
 
 def main() -> None:
-    step = PROGRAMS[NAME]()
+    step = PROGRAMS[sys.argv[1]]()
     [float(step()) for _ in range(5)]
     print("ready", flush=True)
     for line in sys.stdin:
