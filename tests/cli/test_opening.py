@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from appliance.cli.errors import Problem
+from appliance.cli.opening.accounts import is_ours
 from appliance.cli.opening.command import label
 from appliance.cli.opening.heads import Names, Near, serve
 from tests.cli.support import ENTRY, environment, gpushare
@@ -72,8 +74,10 @@ async def asked(request: str, answer: bytes = OK, problem: Problem | None = None
     [
         ("", f"Host: {INNER}"),
         (f"Origin: http://{OWN}\r\n", f"Origin: http://{INNER}"),
-        ("Origin: https://evil.example\r\n", "Origin: https://evil.example"),
-        (f"Origin: http://{OWN}.evil.example\r\n", f"Origin: http://{OWN}.evil.example"),
+        (
+            "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n",
+            "Sec-Fetch-Mode: navigate",
+        ),
         (f"Referer: http://{OWN}/tree?x=1\r\n", f"Referer: http://{INNER}/tree?x=1"),
         ("Cookie: a=1\r\n", "Cookie: a=1"),
     ],
@@ -125,10 +129,49 @@ async def test_what_makes_no_sense_is_answered(
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"), [("lab", "lab"), ("Ada_s.Lab", "ada-s-lab"), ("..", "container"), ("x" * 80, "x" * 57)]
+    "sent",
+    ["Origin: https://evil.example", f"Origin: http://{OWN}.evil.example", "Origin: null", f"Origin: https://{OWN}",
+     "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: image",
+     "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe",
+     "Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty",
+     "Upgrade: websocket\r\nConnection: Upgrade\r\nOrigin: https://evil.example"],
+)  # fmt: skip
+async def test_a_page_elsewhere_reaches_no_application(sent: str) -> None:
+    answer, told = await asked(f"{HEAD}{sent}\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert not told
+
+
+async def test_an_application_sets_cookies_of_its_own_name_only() -> None:
+    cookies = b"Set-Cookie: a=1; Path=/; DOMAIN = localhost; HttpOnly\r\nSet-Cookie: domain=2\r\n"
+    answer, _ = await asked(f"{HEAD}\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + cookies + b"\r\n")
+    assert b"set-cookie: a=1; path=/; httponly\r\n" in answer.lower()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another account")
+async def test_another_account_of_this_machine_is_not_let_in() -> None:
+    seen: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def one(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.put_nowait(is_ours(writer.get_extra_info("peername"), writer.get_extra_info("sockname")))
+        writer.close()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    connect = f"import socket; socket.create_connection(('127.0.0.1', {server.sockets[0].getsockname()[1]})).recv(1)"
+    async with server:
+        for user in (0, 65534):
+            client = await asyncio.create_subprocess_exec("/usr/bin/python3", "-Ic", connect, user=user)
+            assert await client.wait() == 0
+    assert [seen.get_nowait(), seen.get_nowait()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("lab", "lab"), ("Ada_s.Lab", "ada-s-lab"), ("..", "container"), ("x" * 80, "x" * 48)]
 )
-def test_a_name_becomes_a_part_of_a_host_name(name: str, shown: str) -> None:
-    assert label(name) == shown
+def test_a_name_becomes_a_part_of_a_host_name_that_no_other_container_has(name: str, shown: str) -> None:
+    one, other = ({"name": name, "id": f"{start}-0000"} for start in ("12345678", "abcdef01"))
+    assert label(one) == f"{shown}-12345678"
+    assert label(other) == f"{shown}-abcdef01"
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +206,6 @@ def test_the_browser_reaches_what_listens_on_the_container_s_loopback(appliance:
         opening.signal(signal.SIGINT)
         assert opening.exit_code() == 0
     inner = gpushare("logs", "lab", environ=appliance.environ).stdout.split()[0]
-    assert (host, answer.text) == (f"lab-{inner}.localhost", f"localhost:{inner} /tree")
+    assert (host, answer.text) == (f"lab-{made['id'][:8]}-{inner}.localhost", f"localhost:{inner} /tree")
     audit = appliance.api("GET", "audit/?action=port-opened")["results"]
     assert [each["subject"] for each in audit] == [made["id"]]

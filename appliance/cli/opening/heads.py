@@ -2,13 +2,16 @@
 
 The browser knows the application by a name of its own, http://NAME-PORT.localhost:HERE, so that two applications share
 no cookies and it is a secure context without a certificate. The application is asked as http://localhost:PORT, which is
-what it believes to be: JupyterLab and others refuse every other name. An origin that is not this name's stays as it is,
-so the application still refuses other people's pages.
+what it believes to be: JupyterLab and others refuse every other name.
+
+A page elsewhere that is open in the same browser may lead here, as a link does, and nothing else: many applications
+(llama.cpp's server, MLflow) let every page read and change them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -19,6 +22,8 @@ from appliance.cli.errors import Problem
 
 HEAD_LIMIT = 64 << 10  # bytes
 CHUNK = 64 << 10
+_DOMAIN = re.compile(rb"\s*domain\s*(=|$)", re.IGNORECASE)
+AGAIN = "5"  # seconds, where there is no place just now
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -58,10 +63,16 @@ class Names:
         return [(name, self._inwards(name, value)) for name, value in headers]
 
     def answered(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        return [
-            (name, _moved(value, self._inner, self._own) if name.lower() == b"location" else value)
-            for name, value in headers
-        ]
+        return [(name, self._outwards(name, value)) for name, value in headers]
+
+    def _outwards(self, name: bytes, value: bytes) -> bytes:
+        match name.lower():
+            case b"location":
+                return _moved(value, self._inner, self._own)
+            case b"set-cookie":  # of this name alone, whatever a browser makes of Domain=localhost
+                return b";".join(each for each in value.split(b";") if not _DOMAIN.match(each))
+            case _:
+                return value
 
     def _inwards(self, name: bytes, value: bytes) -> bytes:
         match name.lower():
@@ -124,7 +135,7 @@ async def serve(near: Far, dial: Callable[[], Awaitable[Far]], names: Names) -> 
             browser.http.start_next_cycle()
             application.http.start_next_cycle()
     except Problem as problem:
-        await _answer(browser, 502, problem.line())
+        await _answer(browser, problem.status if problem.status in (429, 503) else 502, problem.line())
     except h11.RemoteProtocolError as error:
         await _answer(browser, 400 if application is None else 502, f"This is no HTTP: {error}")
     except (h11.LocalProtocolError, ConnectionError):
@@ -136,11 +147,18 @@ async def serve(near: Far, dial: Callable[[], Awaitable[Far]], names: Names) -> 
 
 
 def _refusal(request: h11.Request, names: Names) -> tuple[int, str] | None:
-    """Of a page elsewhere that has its own name lead to this machine, and of everybody who does not say the name."""
-    host = next((value.decode("latin-1") for name, value in request.headers if name == b"host"), "")
-    if host.lower() == names.own:
-        return None
-    return 421, f"This is http://{names.own}/, and not {host or 'an address without a name'}."
+    """Of a page elsewhere that has its own name lead to this machine, of everybody who does not say the name, and of
+    what pages elsewhere ask for."""
+    said = {name: value.decode("latin-1") for name, value in request.headers}
+    host = said.get(b"host", "")
+    if host.lower() != names.own:
+        return 421, f"This is http://{names.own}/, and not {host or 'an address without a name'}."
+    origin = said.get(b"origin", f"http://{names.own}")
+    is_elsewhere = said.get(b"sec-fetch-site") in ("cross-site", "same-site")
+    is_link = (said.get(b"sec-fetch-mode"), said.get(b"sec-fetch-dest")) == ("navigate", "document")
+    if origin.lower() != f"http://{names.own}" or (is_elsewhere and not is_link):
+        return 403, f"A page of another site ({origin}) may not use this application. Open http://{names.own}/ itself."
+    return None
 
 
 async def _exchange(request: h11.Request, browser: Side, application: Side, names: Names) -> None:
@@ -199,6 +217,7 @@ async def _answer(browser: Side, status: int, text: str) -> None:
             ("Content-Type", "text/plain; charset=utf-8"),
             ("Content-Length", str(len(body))),
             ("Connection", "close"),
+            *([("Retry-After", AGAIN)] if status in (429, 503) else []),
         ]
         with suppress(h11.LocalProtocolError, ConnectionError):
             await browser.send(h11.Response(status_code=status, headers=headers))

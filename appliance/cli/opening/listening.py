@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from appliance.cli.client import Client, Json
 from appliance.cli.errors import Problem
+from appliance.cli.opening.accounts import is_ours
 from appliance.cli.opening.heads import Names, Near, serve
 from appliance.cli.opening.tunnel import Tunnel, dial
 from appliance.cli.output import note
@@ -58,5 +59,8 @@ class Opened:
             await asyncio.sleep(AGAIN)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not is_ours(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
+            writer.close()
+            return
         names = Names(self._own, f"localhost:{self._inner}")
         await serve(Near(reader, writer), lambda: dial(self._client, self._container["id"], self._inner), names)
