@@ -20,11 +20,14 @@ from scheduler.engines.process.taken import IMAGE as LOCAL
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import empty, leaks_sockets, started
 from tests.support.eventually import PATIENCE
-from web.console.frames import PORT, FrameKind, Line, connect_to_port, socket_path
+from web.console.frames import PORT, WAKING, FrameKind, Line, connect_to_port, socket_path
 from web.errors import Problem
 
 pytestmark = leaks_sockets
 SERVE = "/bin/busybox httpd -f -p {address}:{port} -h /"
+
+
+HERE = {"swap": "", "gave_way": "", "paused": False, "is_out": False}  # where its memory is
 
 
 class Opened:
@@ -33,12 +36,15 @@ class Opened:
     def __init__(self, engine: Engine, home: Path, a_launch: Callable[..., Launch]) -> None:
         self._engine, self.home, self._a_launch = engine, home, a_launch
         self._live: dict[str, Any] = {}
-        self.consoles = Consoles(engine, cast(Any, SimpleNamespace(live_containers=self._live)), home)
+        self.told: list[Any] = []
+        self.broker = SimpleNamespace(live_containers=self._live, now=lambda: self.now, tell=self.told.append)
+        self.now = 0.0
+        self.consoles = Consoles(engine, cast(Any, self.broker), home)
 
     async def launch(self, *command: str) -> UUID:
         launch = self._a_launch(*command)
         status = await self._engine.launch(launch)
-        self._live[launch.id] = SimpleNamespace(finished=False, engine_id=status.engine_id)
+        self._live[launch.id] = SimpleNamespace(finished=False, engine_id=status.engine_id, **HERE)
         await self._engine.statuses()
         return UUID(launch.id)
 
@@ -142,3 +148,17 @@ async def test_an_ended_container_and_a_wish_without_sense_are_refused(opened: O
         await line.send(FrameKind.CONNECT, asked)
         assert await line.read() is None
         await line.close()
+
+
+async def test_a_connection_asks_back_the_memory_that_gave_way(opened: Opened) -> None:
+    container = await opened.launch("/bin/sleep", "600")
+    live = opened.broker.live_containers[str(container)]
+    live.swap, live.gave_way, live.is_out = "out", "idle", True
+    for opened.now in (1.0, 1.5, 2.1):
+        assert (await opened.refusal(container, 80)).code == WAKING
+    assert [(each.container, each.now) for each in opened.told] == [(str(container), 1.0), (str(container), 2.1)]
+    live.paused = True  # who was paused by a person comes back by one
+    assert (await opened.refusal(container, 80)).code == "nothing_listens"
+    live.paused, live.swap, live.is_out = False, "", False
+    assert (await opened.refusal(container, 80)).code == "nothing_listens"
+    assert len(opened.told) == 2

@@ -35,7 +35,7 @@ async def container(tmp_path: Path, empty_shim: Path) -> AsyncIterator[UUID]:
     await engine.start()
     launch = a_launch(tmp_path, "sleep", "600")
     status = await engine.launch(launch)
-    live_containers = {launch.id: SimpleNamespace(finished=False, engine_id=status.engine_id)}
+    live_containers = {launch.id: SimpleNamespace(finished=False, engine_id=status.engine_id, swap="")}
     consoles = Consoles(engine, cast(Any, SimpleNamespace(live_containers=live_containers)), tmp_path)
     await consoles.open()
     yield UUID(launch.id)

@@ -16,10 +16,12 @@ from asgiref.testing import ApplicationCommunicator
 from django.db import connections
 
 from appliance.asgi import application
-from tests.support.eventually import PATIENCE
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web.console.frames import PORT, FrameKind, Line, refusal, send_sockets, socket_path
+from web.budgets import Places
+from web.console import ports
+from web.console.frames import PORT, WAKING, FrameKind, Line, refusal, send_sockets, socket_path
 from web.errors import Problem
 from web.models import AuditEntry, Container
 from web.people import tokens, visitor
@@ -34,6 +36,7 @@ class Scheduler:
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self._ends: list[asyncio.StreamWriter] = []
+        self.awake = True
 
     async def open(self, home: Path) -> None:
         (home / "consoles").mkdir()
@@ -46,7 +49,9 @@ class Scheduler:
         assert frame is not None
         assert frame[0] is FrameKind.CONNECT
         self.asked.append(json.loads(frame[1]))
-        if self.asked[-1]["port"] not in (0, 8888):
+        if not self.awake:
+            await line.send(FrameKind.REFUSED, refusal(Problem(WAKING, "Its memory is away.", 503)).encode())
+        elif self.asked[-1]["port"] not in (0, 8888):
             nothing = Problem("nothing_listens", "Nothing listens on that port yet.", 409)
             await line.send(FrameKind.REFUSED, refusal(nothing).encode())
         else:
@@ -195,3 +200,52 @@ async def test_no_container_and_no_scheduler(lab: Container, tmp_path: Path, set
         assert await connection.receive() == code
         await connection.close()
     await sync_to_async(connections.close_all)()
+
+
+@pytest.fixture
+def asleep(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
+    """Its container's memory is away; it is asked about all the time."""
+    monkeypatch.setattr(ports, "LOOK_AGAIN", 0.01)
+    scheduler.awake = False
+    return scheduler
+
+
+async def test_it_is_held_until_the_memory_is_back(lab: Container, asleep: Scheduler) -> None:
+    connection = Connection(lab.pk, await key_of("owner"))
+    await connection.connect()
+    await eventually(lambda: len(asleep.asked) > 2)
+    assert await connection.receive_nothing()
+    asleep.awake = True
+    assert await connection.receive() == {"port": 8888}
+    await connection.close()
+    assert not ports.waiting.held(lab.pk)
+
+
+async def test_so_many_are_held_and_one_that_hangs_up_gives_its_place_back(
+    lab: Container, asleep: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "waiting", Places(1))  # 64
+    key = await key_of("owner")
+    first, second, third = (Connection(lab.pk, key) for _ in range(3))
+    await first.connect()
+    await eventually(lambda: ports.waiting.held(lab.pk))
+    await second.connect()
+    assert (await second.receive())["status"] == 503
+    assert await second.receive() == 4503
+    await first.close()
+    await third.connect()
+    await eventually(lambda: ports.waiting.held(lab.pk))
+    for each in (second, third):
+        await each.close()
+
+
+async def test_a_right_that_ends_while_it_is_held_closes_it(
+    lab: Container, asleep: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.05)
+    connection = Connection(lab.pk, await key_of("dora", Role.OPERATOR))
+    await connection.connect()
+    await eventually(lambda: asleep.asked)
+    await sync_to_async(lambda: lab.owner._meta.model.objects.filter(username="dora").update(is_active=False))()
+    assert "error" in await connection.receive()
+    await connection.close()

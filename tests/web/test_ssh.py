@@ -38,6 +38,9 @@ __all__ = ["a_launch", "empty_shim"]
 pytestmark = [leaks_sockets, pytest.mark.django_db(transaction=True)]
 
 
+HERE = {"swap": "", "gave_way": "", "paused": False, "is_out": False}  # where its memory is
+
+
 def make_key(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "laptop", "-f", path], check=True)
 
@@ -60,7 +63,7 @@ class Lab:
         shutil.copy(settings.GPUSHARE_BUILD / SFTP, self.launch.socket_dir)
         status = await self._engine.launch(self.launch)
         await self._engine.statuses()
-        self._live[self.launch.id] = SimpleNamespace(finished=False, engine_id=status.engine_id)
+        self._live[self.launch.id] = SimpleNamespace(finished=False, engine_id=status.engine_id, **HERE)
         await sync_to_async(make_container)(self.owner, "train.v1", pk=UUID(self.launch.id))
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]

@@ -36,6 +36,7 @@ AWAY = Problem("scheduler_away", "The scheduler does not answer; try again short
 HIGHEST_PORT = 65535
 STREAMS = 3  # descriptors that come with OPEN, at the most
 PORT = struct.Struct("!H")  # what OPEN says to a CONNECT
+WAKING = "waking"  # code of a CONNECT to a container whose memory is to come back first
 SILENT = "The scheduler does not answer in time; try again shortly."
 CLOSES_WITHIN = 1.0
 TOO_LONG = (

@@ -20,9 +20,9 @@ from uuid import UUID
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
 
-from web.budgets import Places
+from web.budgets import Place, Places
 from web.console.consumer import ConsoleConsumer, asked_for
-from web.console.frames import AWAY, HIGHEST_PORT, PORT, ask_now, connect_to_port, connecting
+from web.console.frames import AWAY, HIGHEST_PORT, PORT, WAKING, ask_now, connect_to_port, connecting
 from web.errors import Problem, invalid
 from web.models import Container, RelayOrder
 from web.people.roles import require_steering
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 CHUNK = 64 << 10  # bytes of a message
+LOOK_AGAIN = 0.25  # seconds until it is asked again whether a container's memory is back
+LATER = 5.0  # seconds after which who finds no place among those that wait for it may come again
+waiting = Places(64)  # connections for each container whose memory is away
 NOTED_EVERY = 3600.0  # seconds between two audit entries about the same person and port
 _noted: dict[tuple[int, UUID, int], float] = {}  # when, by this process's clock
 
@@ -52,16 +55,16 @@ class PortConsumer(ConsoleConsumer):
         return int(self.scope["url_route"]["kwargs"]["port"])
 
     async def _open(self, program: dict[str, Any] | None = None) -> None:
-        try:
-            connection, port = await reached(self.container, self._port())
-        except Problem as problem:
-            await self._refuse(problem)
-            return
+        self.passing = asyncio.create_task(self._pass_on(self._carry))
+
+    async def _carry(self) -> None:
+        """Raises Problem."""
+        connection, port = await reached(self.container, self._port())
         reader, self.writer = await asyncio.open_connection(sock=connection, limit=CHUNK)
         if noteworthy((self.user.pk, self.container.pk, port)):
             await self._record("port-opened", port=port)
         await self.send(text_data=json.dumps({"port": port}))
-        self.passing = asyncio.create_task(self._pass_on(lambda: self._read(reader)))
+        await self._read(reader)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self.writer and bytes_data:
@@ -82,7 +85,26 @@ class PortConsumer(ConsoleConsumer):
 
 
 async def reached(container: Container, port: int) -> tuple[socket.socket, int]:
-    """A connection to this port, and which it is. Raises Problem."""
+    """A connection to this port, and which it is. One to a container whose memory gave way is held silently until that
+    is back: no answer would be one that all clients take. Raises Problem."""
+    held: Place | None = None
+    try:
+        while True:
+            try:
+                return await _reached_now(container, port)
+            except Problem as problem:
+                if problem.code != WAKING:
+                    raise
+            held = held or waiting.take(container.pk)
+            if held is None:
+                raise Problem(WAKING, f"{waiting.each} connections wait for its memory already.", 503, wait=LATER)
+            await asyncio.sleep(LOOK_AGAIN)
+    finally:
+        if held:
+            held.free()
+
+
+async def _reached_now(container: Container, port: int) -> tuple[socket.socket, int]:
     node = await database_sync_to_async(elsewhere)(container)
     if node is None:
         connection, told = await asyncio.to_thread(connect_to_port, settings.GPUSHARE_HOME, container.pk, port)

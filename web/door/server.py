@@ -41,6 +41,7 @@ class Guest(asyncssh.SSHServer):
 
     def __init__(self) -> None:
         self._visit: Visit | None = None
+        self._opening = set[asyncio.Task[tuple[socket.socket, int]]]()  # forwarded ports that are not reached yet
         self._watching: asyncio.Task[None] | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
@@ -96,8 +97,8 @@ class Guest(asyncssh.SSHServer):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.strangers.pop(self, None)
-        if self._watching:
-            self._watching.cancel()
+        for task in (*self._opening, *([self._watching] if self._watching else [])):
+            task.cancel()
 
     def session_requested(self) -> Program | bool:
         return Program(self._visit) if self._visit else False
@@ -114,11 +115,15 @@ class Guest(asyncssh.SSHServer):
             )
         try:
             place = ports.require(visit.user.pk, "connections to containers are open")
+            self._opening.add(opening := asyncio.create_task(reached(visit.container, dest_port)))
+            opening.add_done_callback(self._opening.discard)
             try:
-                connection, port = await reached(visit.container, dest_port)
-            except Problem:
+                connection, port = await opening
+            except BaseException:
                 place.free()
                 raise
+        except asyncio.CancelledError:
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "the connection has ended") from None
         except Problem as problem:
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, problem.message) from None
         if noteworthy((visit.user.pk, visit.container.pk, port)):

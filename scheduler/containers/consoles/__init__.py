@@ -24,10 +24,21 @@ from scheduler import clock
 from scheduler.containers.consoles import ports
 from scheduler.containers.consoles.programs import BYTES_A_SECOND, run
 from scheduler.containers.consoles.viewer import KINDS, Viewer
+from scheduler.core.events import ActivityDetected
 from scheduler.engines.base import Attached, Engine, EngineError
 from scheduler.pace import Pace
 from scheduler.sessions.broker import Broker
-from web.console.frames import PAYLOAD_LIMIT, PORT, BadFrame, FrameKind, Line, refusal, send_sockets, socket_path
+from web.console.frames import (
+    PAYLOAD_LIMIT,
+    PORT,
+    WAKING,
+    BadFrame,
+    FrameKind,
+    Line,
+    refusal,
+    send_sockets,
+    socket_path,
+)
 from web.errors import Problem
 from web.logs import ById
 
@@ -35,6 +46,7 @@ log = logging.getLogger(__name__)
 
 FIRST = 10.0  # seconds in which whoever launched it comes to look; until then the container's output waits
 KEPT = 64 << 10  # bytes of output that nobody has seen yet
+STIRS = 1.0  # seconds from one telling to the next, however many wait for a container
 SAYS_WITHIN = 10.0  # seconds until a connection has said whose console it wants
 
 
@@ -108,6 +120,7 @@ class Consoles:
         self._consoles: dict[str, Console] = {}
         self._finding = WeakValueDictionary[str, asyncio.Lock]()  # by container: Docker may take seconds for one
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stirred: dict[str, float] = {}  # container whose memory is away → when that was last told
 
     async def open(self) -> None:
         folder = self._home / "consoles"
@@ -164,10 +177,16 @@ class Consoles:
                     await console.look(Viewer(line))
                 case (FrameKind.EXEC, asked):
                     program = json.loads(asked)
-                    await run(self._engine, self._engine_id(program.pop("container")), program, line)
+                    container = program.pop("container")
+                    engine_id = self._engine_id(container)
+                    self._stir(container)
+                    await run(self._engine, engine_id, program, line)
                 case (FrameKind.CONNECT, asked):
                     wish = json.loads(asked)
-                    await self._connect(self._engine_id(wish["container"]), int(wish["port"]), line)
+                    engine_id, port = self._engine_id(wish["container"]), int(wish["port"])
+                    if self._stir(wish["container"]):
+                        raise Problem(WAKING, "Its memory is in host memory, and comes back when there is room.", 503)
+                    await self._connect(engine_id, port, line)
                 case _:
                     raise BadFrame("OPEN, EXEC or CONNECT is to be said first")
         except Problem as problem:
@@ -185,6 +204,17 @@ class Consoles:
             raise Problem(error.code, str(error), error.status) from None
         with await asyncio.to_thread(ports.connect, pid, port, partial(self._engine.owns, engine_id)) as connection:
             send_sockets(line, [connection.fileno()], PORT.pack(connection.getpeername()[1]))
+
+    def _stir(self, container: str) -> bool:
+        """Whoever comes in wants it to compute: its memory is asked back if it gave way. Whether that is still away."""
+        live = self._broker.live_containers[container]
+        away = bool(live.swap and live.gave_way and not live.paused)  # who was paused by a person comes back by one
+        if not away:
+            self._stirred.pop(container, None)
+        elif live.is_out and (now := self._broker.now()) - self._stirred.get(container, -STIRS) >= STIRS:
+            self._stirred[container] = now
+            self._broker.tell(ActivityDetected(now, container))
+        return away
 
     async def _find(self, container: str) -> Console:
         """Held since its start; or attached to now, after a restart of ours. Raises Problem."""
