@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from scheduler.engines.base import Condition, Engine, EngineError, Exec, Execute
 from scheduler.engines.docker import executed as docker_executed
 from scheduler.engines.docker.attach import Attached
 from scheduler.engines.process import tree
+from scheduler.engines.process.executed import Screen
 from tests.engines.conftest import leaks_sockets
 from tests.engines.test_conformance import FOREVER, KINDS, Launcher, Opener, a_launch, engine, opened, told, tried
 from tests.support.eventually import PATIENCE, eventually
@@ -227,3 +229,60 @@ def test_a_session_is_its_leader_and_what_it_started() -> None:
     assert me is not None
     assert os.getpid() in [each.pid for each in tree.of_session(os.getsid(0))]
     assert me.session == os.getsid(0)
+
+
+async def test_streams_that_are_taken_are_the_programs_own(engine: Engine, a_launch: Launcher) -> None:
+    """Docker's is one socket, and its output comes in frames."""
+    status = await engine.launch(a_launch(*FOREVER))
+    words = (*SH, "cat; echo wrong >&2; exit 7")
+    executed = await engine.exec(status.engine_id, Exec(words, interactive=True, streams=True))
+    taken = executed.take()
+    if len(taken) == 1:
+        with socket.socket(fileno=taken[0]) as whole:
+            whole.sendall(b"typed")
+            whole.shutdown(socket.SHUT_WR)
+            got = await asyncio.to_thread(read_all, whole.fileno())
+        assert {got[:13], got[13:]} == {frame(1, b"typed"), frame(2, b"wrong\n")}
+    else:
+        stdin, *outputs = taken
+        os.write(stdin, b"typed")
+        os.close(stdin)
+        assert [await asyncio.to_thread(read_all, each) for each in outputs] == [b"typed", b"wrong\n"]
+        for each in outputs:
+            os.close(each)
+    async with asyncio.timeout(PATIENCE):
+        assert await executed.exit_code() == 7
+    await executed.close()
+
+
+def frame(which: int, data: bytes) -> bytes:
+    return bytes([which, 0, 0, 0]) + len(data).to_bytes(4, "big") + data
+
+
+def read_all(descriptor: int) -> bytes:
+    whole = b""
+    while data := os.read(descriptor, 1 << 16):
+        whole += data
+    return whole
+
+
+async def test_whoever_hangs_up_on_streams_ends_the_program_alone(engine: Engine, a_launch: Launcher) -> None:
+    status = await engine.launch(a_launch(*FOREVER))
+    left, ended = f"left-{status.engine_id}", f"ended-{status.engine_id}"
+    leave, stay = (f"sh -c 'sleep 600; : {mark}'" for mark in (left, ended))
+    words = (*SH, f"{leave} </dev/null >/dev/null 2>&1 & exec {stay}")
+    executed = await engine.exec(status.engine_id, Exec(words, interactive=True, streams=True))
+    for each in executed.take():
+        os.close(each)
+    await eventually(lambda: len(processes(left)) == 1 and len(processes(ended)) == 1)
+    await executed.close()
+    await eventually(lambda: not processes(ended))
+    assert processes(left)
+
+
+async def test_what_a_terminal_showed_before_its_end_is_not_lost() -> None:
+    reader = asyncio.StreamReader()
+    screen = Screen(reader)
+    reader.feed_data(b"24 80\r\n")
+    screen.connection_lost(OSError("EIO"))
+    assert await reader.read(100) == b"24 80\r\n"

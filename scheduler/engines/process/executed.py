@@ -51,6 +51,13 @@ async def execute(folder: Path, asked: Exec) -> Executed:
     return executed
 
 
+class Screen(StreamReaderProtocol):
+    """A terminal's end is an error to whoever reads it, and asyncio forgets for an error what came before."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(None)
+
+
 class Executed:
     """What `Engine.exec` gives. `door`: hanging up there ends the program."""
 
@@ -105,7 +112,7 @@ class Executed:
         reader = StreamReader(limit=CHUNK)
         pipe = os.fdopen(screen, "rb", 0)
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: StreamReaderProtocol(reader), pipe)
+        transport, _ = await loop.connect_read_pipe(lambda: Screen(reader), pipe)
         self._transports.append(transport)
         return reader
 
