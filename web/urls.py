@@ -32,6 +32,7 @@ urlpatterns = [
     path("", overview.dashboard, name="dashboard"),
     path("login/", sign_in, name="login"),
     path("enter/", enter.enter, name="enter"),
+    path("join/", enter.join, name="join"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("gpus/<str:uuid>/last-hour/", overview.last_hour, name="last_hour"),
     path("gpus/<str:uuid>/compute/", overview.compute, name="compute"),

@@ -144,7 +144,7 @@ def test_many_are_resumed_and_many_killed_after_asking(site, open_as):
         page.get_by_label("Select job-2").check()
         page.locator("#bulk").get_by_role("button", name="Kill").click()
         expect(page.get_by_role("dialog")).to_contain_text("Kill 2 containers?")
-        expect(page.locator("#ask-names li")).to_have_text(["job-0 · ann", "job-2 · ann"])
+        expect(page.locator("#ask-names li")).to_have_text(["job-2 · ann", "job-0 · ann"])
         expect(page.get_by_role("dialog")).to_contain_text("Their processes end at once")
         page.get_by_label("Reason").fill("the node goes down")
         page.get_by_role("dialog").get_by_role("button", name="Kill 2").click()

@@ -227,7 +227,7 @@ def _days(span: Counted) -> Iterator[Counted]:
 
 
 def csv_lines(found: Report) -> Iterator[str]:
-    """The report line by line, with a header: the first column is what it is by. A spreadsheet sums."""
+    """The report line by line, with a header whose first name is what it is by. Spreadsheets make their own total."""
     writer = csv.writer(_Echo())
     yield writer.writerow([found.group_by, *COLUMNS[1:]])
     for row in found.rows:

@@ -54,7 +54,14 @@ def keep_budgets(get_response: Respond) -> Respond:
 
     Behind the sessions. REST and the pages share it, so that nobody has two budgets.
     """
-    sign_ins = {reverse("login"), reverse("admin:login"), reverse("sign-in"), reverse("enter"), reverse("node-join")}
+    sign_ins = {
+        reverse("login"),
+        reverse("admin:login"),
+        reverse("sign-in"),
+        reverse("enter"),
+        reverse("join"),
+        reverse("node-join"),
+    }
     # Where a provider lets people in, looking there is the attempt: for each a session is kept.
     begins = {reverse("oidc_authentication_init")} if settings.OIDC else set()
 

@@ -10,7 +10,7 @@ from web.models.choices import ExpectedBy, GaveWay, Shortage, Swap
 from web.models.history import AllocationEvent, UsageSample
 from web.models.hosts import Compute, Gpu, Invitation, Node
 from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
-from web.models.people import Allowance, Scope, SignInLink, SshKey, Token
+from web.models.people import Allowance, Membership, Scope, SignInLink, SshKey, Token
 from web.models.planned import Ended, Planned
 from web.models.records import (
     Claim,
@@ -46,6 +46,7 @@ __all__ = [
     "GroupShares",
     "Happening",
     "Invitation",
+    "Membership",
     "Node",
     "Notice",
     "PersonShares",

@@ -68,6 +68,22 @@ class SignInLink(models.Model):
         return f"{self.user}, until {self.expires_at}"
 
 
+class Membership(models.Model):
+    """How an account begins and ends: an invitation that is open, and the day on which it ends by itself.
+
+    Of an invitation's key only the hash is kept; whoever has the key chooses the account's password, once.
+    """
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="membership")
+    digest = models.CharField(max_length=64, null=True, unique=True, editable=False, help_text="Empty: none is open.")
+    expires_at = models.DateTimeField(null=True, help_text="Of the invitation.")
+    ends_at = models.DateTimeField(null=True, db_index=True, help_text="When the account is disabled; empty: never.")
+    warned_at = models.DateTimeField(null=True, help_text="When its owner was told by mail.")
+
+    def __str__(self) -> str:
+        return f"{self.user}, until {self.ends_at}"
+
+
 class Allowance(models.Model):
     """What one user, or each member of a group, may use. An empty field sets no limit.
 

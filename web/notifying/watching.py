@@ -9,6 +9,7 @@ from django.db.models import Q
 
 from web.models import Watch
 from web.notifying import announced, episodes, happenings, outbox
+from web.people import memberships
 
 LEASE = timedelta(seconds=20)  # after which another process takes over from one that says nothing any more
 
@@ -37,3 +38,4 @@ def look(now: datetime) -> None:
 def tidy(now: datetime) -> None:
     outbox.tidy(now)
     happenings.tidy(now)
+    memberships.look(now)

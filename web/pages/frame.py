@@ -15,6 +15,7 @@ from web.errors import Problem
 from web.live import snapshot
 from web.models import Announcement, Command, Container
 from web.pages.text import catalogue
+from web.people import memberships
 from web.people.roles import Deed, rights_of
 from web.services import steering, warning
 
@@ -68,6 +69,7 @@ def show(request: HttpRequest, template: str, context: dict[str, Any] | None = N
         "text": text,
         "banners": _banners(text),
         "warnings": warning.warned(user),
+        "ends_soon": memberships.ends_soon(user),
         "zone": _zone(),
         "announcements": Announcement.objects.current(timezone.now()),
     }

@@ -112,6 +112,11 @@ def asked(form: QueryDict) -> dict[str, Any]:
     return spec
 
 
+def size_of(form: QueryDict) -> int:
+    """The GPU memory that was typed. Raises Problem."""
+    return int(_read("gpu_memory", form.get("gpu_memory", "")))
+
+
 def told_shares(user: User) -> dict[str, Any]:
     """A person's shares as the form has them."""
     row = shares.of(user)

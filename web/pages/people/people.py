@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,23 +13,26 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import Group, User
 from django.core.paginator import Paginator
+from django.db import transaction
 from django.db.models import Count, Max, Q, Sum
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.timezone import localtime
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from web.errors import Problem, forbidden
+from web.errors import Problem, forbidden, invalid
 from web.history import reports
 from web.models import Claim, Container, Token, Usage
 from web.pages import table
 from web.pages.frame import person, show
 from web.pages.people import limits
-from web.people import accounts, granting, groups, passwords, shares
+from web.people import accounts, granting, groups, memberships, passwords, shares
 from web.people.roles import Deed, Rights, Role, groups_besides_role, is_role, require, rights_of, role_held, role_of
-from web.spec import mounts
+from web.spec import mounts, periods
 
 PER_PAGE = 50
 MOST_GROUPS = 200  # that the page lists; REST has all
@@ -59,11 +63,10 @@ def people(request: HttpRequest) -> HttpResponse:
         try:
             match request.POST.get("do"):
                 case "person":
-                    user, password = accounts.create(person(request), _new_person(request.POST))
-                    if not password:
-                        messages.success(request, f"{user.get_username()} has an account now.")
-                        return redirect("person", user.get_username())
-                    made_up = {"username": user.get_username(), "password": password}
+                    made_up = _make_person(request)
+                    if not made_up.keys() & {"link", "password"}:
+                        messages.success(request, f"{made_up['username']} has an account now.")
+                        return redirect("person", made_up["username"])
                 case "group":
                     group = groups.create(person(request), {"name": request.POST.get("name", "")})
                     return redirect("group", group.name)
@@ -119,7 +122,7 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
         raise Http404
     if request.method == "POST":
         try:
-            told = _do(actor, user, request.POST)
+            told = _do(actor, user, request.POST, request.build_absolute_uri(reverse("join")))
             messages.success(request, told)
             return redirect("person", username)
         except Problem as refused:
@@ -139,6 +142,8 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
         "fair": typed if typed and typed.get("do") == "shares" else limits.told_shares(user),
         "share_groups": shares.groups_with_shares(user),
         "tokens": Token.objects.filter(user=user).count(),
+        "membership": memberships.of(user),
+        "now": timezone.now(),
         "problem": problem,
         "typed": typed or {},
         "did": request.POST.get("do", ""),
@@ -207,8 +212,11 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     return show(request, "people/group.html", context, status=problem.status if problem else 200)
 
 
-def _do(actor: User, user: User, form: QueryDict) -> str:
-    """What the form asks for; what was done, as a sentence. Raises Problem, or Http404 for what no form asks."""
+def _do(actor: User, user: User, form: QueryDict, link: str) -> str:
+    """What the form asks for; what was done, as a sentence. Raises Problem, or Http404 for what no form asks.
+
+    `link`: where invitations lead.
+    """
     name = user.get_username()
     match form.get("do"):
         case "account":
@@ -225,6 +233,15 @@ def _do(actor: User, user: User, form: QueryDict) -> str:
         case "shares":
             shares.change(actor, user, limits.asked_shares(form))
             return "The shares are in force from now on."
+        case "invite":
+            key = memberships.renew(actor, user)
+            return f"Send this link, which is shown this once and good for seven days: {link}#{key}"
+        case "take-back":
+            memberships.take_back(actor, user)
+            return "The invitation is taken back: its link is not good any more."
+        case "end":
+            memberships.set_end(actor, user, ends_at := _end_of(form))
+            return f"The account ends on {localtime(ends_at):%Y-%m-%d %H:%M}." if ends_at else "The account has no end."
         case "forgive":
             shares.change(actor, user, {"forgive": True})
             return f"The usage of {name} is forgiven: it counts as zero from now on."
@@ -240,6 +257,34 @@ def _do_allowance(actor: User, subject: User | Group, form: QueryDict) -> str:
             granting.withdraw(actor, subject)
             return "The allowance is taken away."
     raise Http404
+
+
+def _make_person(request: HttpRequest) -> dict[str, str]:
+    """The new account's name, and what is shown once: the link of an invitation, or a password that was made up."""
+    actor, form = person(request), request.POST
+    allowance = {"gpu_memory": limits.size_of(form)} if form.get("gpu_memory", "").strip() else {}
+    ends_at = _end_of(form)
+    if form.get("sign_in") == "invite":
+        user, key = memberships.invite(actor, _new_person(form), allowance, ends_at)
+        return {"username": user.get_username(), "link": f"{request.build_absolute_uri(reverse('join'))}#{key}"}
+    memberships.require_future(ends_at)
+    with transaction.atomic():
+        user, password = accounts.create(actor, _new_person(form))
+        if allowance:
+            granting.grant(actor, user, allowance)
+        if ends_at is not None:
+            memberships.set_end(actor, user, ends_at)
+    return {"username": user.get_username()} | ({"password": password} if password else {})
+
+
+def _end_of(form: QueryDict) -> datetime | None:
+    """The end of the day that was typed. Raises Problem."""
+    if not (text := form.get("ends_at", "").strip()):
+        return None
+    try:
+        return periods.local(text) + (timedelta() if " " in text or "T" in text else timedelta(days=1))
+    except ValueError as error:
+        raise invalid(str(error), "ends_at") from None
 
 
 def _new_person(form: QueryDict) -> dict[str, Any]:
