@@ -7,10 +7,11 @@ import csv
 import io
 import itertools
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import Group
+from django.test import Client
 from django.utils import timezone
 
 from tests.support.events import EventKind, append, recomputed
@@ -19,6 +20,7 @@ from tests.support.people import make_user
 from web.history import reports
 from web.history.reports import report
 from web.models import Container, Node, UsageSample
+from web.pages import reporting
 from web.services import nodes
 
 pytestmark = pytest.mark.django_db
@@ -275,3 +277,22 @@ def test_a_range_or_a_grouping_that_makes_no_sense_is_refused(client, query, fie
 def test_a_time_without_events_is_an_empty_report(client):
     body = client.get(URL, {"from": "2020-01-01", "to": "2020-01-02"}).json()
     assert (body["rows"], body["total"]["vram_gib_hours"]) == ([], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("preset", "first", "last"),
+    [
+        ("last-month", "2026-10-01", "2026-10-31"),
+        ("last-week", "2026-11-02", "2026-11-08"),
+        ("this-week", "2026-11-09", "2026-11-11"),
+    ],
+)
+def test_usual_reports_are_one_click(client, ada, gpu, monkeypatch, preset, first, last):
+    monkeypatch.setattr(reporting.timezone, "localdate", lambda: date(2026, 11, 11))  # a Wednesday
+    browser = Client()
+    browser.force_login(ada)
+    answer = browser.get("/reports/", {"preset": preset, "group_by": "group"})
+    assert (str(answer.context["first"]), str(answer.context["last"])) == (first, last)
+    assert [name for name, _, current in answer.context["presets"] if current] == [preset]
+    as_file = browser.get("/reports/", {"preset": preset, "format": "csv"})
+    assert f"gpushare-user-{first}-{last}.csv" in as_file.headers["Content-Disposition"]

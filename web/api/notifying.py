@@ -38,7 +38,19 @@ class ReceiverAnswer(serializers.ModelSerializer[Receiver]):
 
     class Meta:
         model = Receiver
-        fields = ["id", "name", "kind", "url", "secret_set", "addresses", "enabled", "failures", "retry_at", "waiting"]
+        fields = [
+            "id",
+            "name",
+            "kind",
+            "url",
+            "secret_set",
+            "addresses",
+            "monthly",
+            "enabled",
+            "failures",
+            "retry_at",
+            "waiting",
+        ]
         read_only_fields = fields
 
     def get_secret_set(self, receiver: Receiver) -> bool:

@@ -53,8 +53,10 @@ class Receiver(models.Model):
     url = models.CharField(max_length=500, blank=True)
     secret = models.CharField(max_length=200, blank=True, help_text="Signs what a web hook is sent.")
     addresses = models.JSONField(default=list, help_text="Of e-mail.")
+    monthly = models.BooleanField(default=False, help_text="Is sent last month's report; of mail.")
     enabled = models.BooleanField(default=True)
     # observed
+    reported = models.CharField(max_length=7, blank=True, help_text="The month of the last report: 2026-10.")
     failures = models.PositiveIntegerField(default=0, help_text="Times in a row that it could not be reached.")
     retry_at = models.DateTimeField(null=True, help_text="Until then it is not tried, because it could not be reached.")
 

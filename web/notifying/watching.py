@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from web.models import Watch
-from web.notifying import announced, episodes, happenings, outbox
+from web.notifying import announced, episodes, happenings, monthly, outbox
 from web.people import memberships
 
 LEASE = timedelta(seconds=20)  # after which another process takes over from one that says nothing any more
@@ -39,3 +39,4 @@ def tidy(now: datetime) -> None:
     outbox.tidy(now)
     happenings.tidy(now)
     memberships.look(now)
+    monthly.look(now)

@@ -106,7 +106,7 @@ def _answer(request: HttpRequest, said: str, do: Callable[[], Any]) -> HttpRespo
 def _receiver(form: QueryDict) -> dict[str, Any]:
     asked: dict[str, Any] = {name: form.get(name, "").strip() for name in ("name", "kind", "url")}
     asked["addresses"] = form.get("addresses", "").replace(",", " ").split()
-    asked["enabled"] = "enabled" in form
+    asked["enabled"], asked["monthly"] = "enabled" in form, "monthly" in form
     return asked | ({"secret": secret} if (secret := form.get("secret", "")) else {})
 
 

@@ -22,9 +22,13 @@ GROUPINGS = {name: name.capitalize() for name in reports.GROUPINGS}
 @login_required
 @require_GET
 def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """?from=&to= (dates, both included), ?group_by=, ?mine=1, ?format=csv. Everybody's, as over REST, unless `mine`."""
+    """?from=&to= (dates, both included) or ?preset=, ?group_by=, ?format=csv. Everybody's, as over REST, unless ?mine=1."""
     today = timezone.localdate()
     first, last, error = today - timedelta(days=29), today, ""
+    presets = _presets(today)
+    chosen = request.GET.get("preset", "")
+    if chosen in presets:
+        first, last = presets[chosen][1:]
     try:
         first, last = _date(request.GET.get("from"), first), _date(request.GET.get("to"), last)
         start, end = periods.past(_midnight(first), _midnight(last) + timedelta(days=1))
@@ -36,6 +40,7 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     group_by = request.GET.get("group_by", "user")
     group_by = group_by if group_by in groupings else "user"
     context: dict[str, Any] = {
+        "presets": [(name, label, (begin, end_) == (first, last)) for name, (label, begin, end_) in presets.items()],
         "first": first,
         "last": last,
         "group_by": group_by,
@@ -54,8 +59,10 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         return response
     rows = [row.as_dict() for row in found.rows]
     most = max((row["vram_gib_hours"] for row in rows), default=0)
+    whole = sum(row["vram_gib_hours"] for row in rows)
     for row in rows:
         row["share"] = 100 * row["vram_gib_hours"] / most if most else 0
+        row["part"] = 100 * row["vram_gib_hours"] / whole if whole else 0
     priced = found.total.as_dict()["cost"] > 0
     context |= {"rows": rows, "total": found.total.as_dict(), "priced": priced}
     context["transfers"] = reports.transfers(start, end, owner)
@@ -63,6 +70,18 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         images = {row["group"] for row in rows}
         context["peaks"] = [each for each in peaks.peaks(person(request)) if each.image in images]
     return show(request, "reports.html", context)
+
+
+def _presets(today: date) -> dict[str, tuple[str, date, date]]:
+    """What people ask for most: a label, the first and the last day of each."""
+    monday, begins = today - timedelta(days=today.weekday()), today.replace(day=1)
+    last_month = begins - timedelta(days=1)
+    return {
+        "this-week": ("This week", monday, today),
+        "last-week": ("Last week", monday - timedelta(days=7), monday - timedelta(days=1)),
+        "this-month": ("This month", begins, today),
+        "last-month": ("Last month", last_month.replace(day=1), last_month),
+    }
 
 
 def _date(text: str | None, otherwise: date) -> date:

@@ -68,6 +68,9 @@ class ReceiverSpec(Changeable):
     addresses = serializers.ListField(
         child=StrictText(max_length=254), required=False, default=list, max_length=ADDRESSES_MOST
     )
+    monthly = StrictBoolean(
+        required=False, default=False, help_text="Of mail: send last month's report on the first of each month."
+    )
     enabled = StrictBoolean(required=False, default=True)
 
     def validate_name(self, value: str) -> str:
@@ -94,6 +97,8 @@ def check_receiver(fields: dict[str, Any]) -> None:
     mail = fields["kind"] == Receiver.Kind.MAIL
     if mail and not fields["addresses"]:
         raise invalid("Mail needs at least one address.", "addresses")
+    if fields["monthly"] and not mail:
+        raise invalid("The monthly report is sent by mail only.", "monthly")
     if not mail and not fields["url"]:
         raise invalid("This needs an address to post to.", "url")
     if fields["kind"] == Receiver.Kind.WEBHOOK and not fields["secret"]:
