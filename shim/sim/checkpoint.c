@@ -98,6 +98,13 @@ static bool find_cards(const struct card_checkpoint *mine, const struct card *ca
     return true;
 }
 
+/* All of this process is on these cards from now on. */
+static void go(const struct card *card, const unsigned *here) {
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++)
+        if (card_here(gpu) != here[gpu]) card_computes_on(gpu, card_here(gpu), here[gpu]);
+    card_go(here);
+}
+
 static CUresult restore(struct card_checkpoint *mine) {
     struct card *card = card_open();
     uint64_t units = 0;
@@ -105,11 +112,11 @@ static CUresult restore(struct card_checkpoint *mine) {
     if (gate_tied()) return CUDA_ERROR_NOT_SUPPORTED;
     if (!find_cards(mine, card, here)) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) before[gpu] = card_here(gpu);
-    card_go(here);
+    go(card, here);
     for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
         if (!card_bring_back(gpu, atomic_load(&mine->away[gpu]))) {
             while (gpu-- > 0) card_put_away(gpu);
-            card_go(before);
+            go(card, before);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         units += atomic_load(&mine->away[gpu]);

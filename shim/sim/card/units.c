@@ -1,6 +1,5 @@
 #include "units.h"
 
-#include "computing.h"
 #include "processes.h"
 
 #include <sched.h>
@@ -18,10 +17,7 @@ unsigned card_here(unsigned gpu) {
 }
 
 void card_go(const unsigned *here) {
-    for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
-        if (card_here(gpu) != here[gpu]) card_computes_on(gpu, card_here(gpu), here[gpu]);
-        atomic_store(&moved[gpu], here[gpu] + 1);
-    }
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) atomic_store(&moved[gpu], here[gpu] + 1);
 }
 
 /* Gives back any `units` of this process's units; how many it had. */
