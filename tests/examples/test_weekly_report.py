@@ -32,7 +32,7 @@ def test_it_prints_a_table_and_keeps_the_figures_as_csv(run: Run, tmp_path: Path
     assert re.fullmatch(r"gpushare-\d{4}-W\d\d\.csv", kept.name)
     assert told.endswith(f"In full: reports/{kept.name}\n")
     rows = list(csv.DictReader(kept.read_text().splitlines()))
-    (admin,) = [row for row in rows if row["group"] == "admin"]
+    (admin,) = [row for row in rows if row["user"] == "admin"]
     assert int(admin["containers"]) >= 1
     assert int(admin["peak"]) >= 64 << 20
 

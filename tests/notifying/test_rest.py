@@ -180,7 +180,7 @@ def test_what_a_person_wishes_is_kept_and_judged(client, ada, settings):
     place = "/api/v1/me/notifications/"
     usual = client.get(place).json()
     assert usual == {
-        "mail": False, "browser": True, "happenings": ["goes_on", "ended", "killed", "gives_way", "planned"],
+        "mail": False, "browser": True, "happenings": ["goes_on", "ended", "killed", "gives_way", "planned", "card"],
         "goes_on_minutes": 5.0, "address": "", "can_mail": False,
     }  # fmt: skip
     refused(client.patch(place, {"mail": True}), "mail")

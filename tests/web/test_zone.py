@@ -30,14 +30,14 @@ def asker(user, zone) -> Client:
     [
         ("Europe/Berlin", "2026-01-15 23:30:00", "Times: Europe/Berlin (UTC+0"),
         ("Asia/Kolkata", "2026-01-16 04:00:00", "Times: Asia/Kolkata (UTC+05:30)"),
-        ("", "2026-01-15 22:30:00", "Times: UTC<"),
-        ("../../etc/passwd", "2026-01-15 22:30:00", "Times: UTC<"),
-        ("Nowhere/Land", "2026-01-15 22:30:00", "Times: UTC<"),
+        ("", "2026-01-15 22:30:00", "Times: UTC <"),
+        ("../../etc/passwd", "2026-01-15 22:30:00", "Times: UTC <"),
+        ("Nowhere/Land", "2026-01-15 22:30:00", "Times: UTC <"),
     ],
 )
 def test_a_time_is_written_in_the_zone_of_the_browser_and_the_zone_is_named(ada, gpu, zone, shown, named):
     made = make_container(ada, "a", gpu, started_at=AT, finished_at=AT, exit_code=0)
-    page = asker(ada, zone).get(f"/containers/{made.pk}/").content.decode()
+    page = " ".join(asker(ada, zone).get(f"/containers/{made.pk}/").content.decode().split())
     assert f"ended <time>{shown}</time>" in page
     assert named in page
     rest = asker(ada, zone).get(f"/api/v1/containers/{made.pk}/").json()

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from web.models import series
-from web.models.hosts import Gpu, Node
+from web.models.hosts import Gpu, Node, large_of_nodes
 from web.models.records import secrets
 
 
@@ -19,7 +19,8 @@ class AnnouncementQuerySet(models.QuerySet["Announcement"]):
     def current(self, now: datetime) -> AnnouncementQuerySet:
         """Those that are not over, the next window first."""
         found = self.filter(Q(ends_at=None) | Q(ends_at__gt=now), withdrawn_at=None)
-        return found.select_related("node", "gpu__node").order_by(F("begins_at").asc(nulls_last=True), "pk")
+        hosts = found.select_related("node", "gpu__node").defer(*large_of_nodes("node__"), *large_of_nodes("gpu__node__"))
+        return hosts.order_by(F("begins_at").asc(nulls_last=True), "pk")
 
 
 class Announcement(models.Model):
