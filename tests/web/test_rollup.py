@@ -12,7 +12,7 @@ from tests.support.machine import make_container
 from web.history import rollup
 from web.history import samples as history
 from web.history.rollup import roll_up
-from web.models import UsageSample
+from web.models import UsageHour, UsageSample
 
 pytestmark = pytest.mark.django_db
 T0 = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -183,3 +183,23 @@ def test_where_to_go_on_is_found_by_steps_into_the_index_and_not_by_sorting_what
             plan = " / ".join(step[-1] for step in cursor.fetchall())
             assert "SCAN web_usagesample" not in plan, (look, plan)
             assert "TEMP B-TREE FOR ORDER BY" not in plan, (look, plan)
+
+
+def test_usage_of_a_month_ago_is_added_up_to_days_and_its_sum_stays(samples, gpu):
+    now = T0 + 40 * 24 * HOUR
+    first = int(T0.timestamp()) // 3600  # noon
+    ages = [*range(30), 24 * 9, 24 * 39]
+    UsageHour.objects.bulk_create(
+        UsageHour(gpu=gpu, person=person, hour=first + age, had=had, due=1.0)
+        for age in ages for person, had in (("ada", 2.0), ("bob", 0.5))
+    )  # fmt: skip
+    roll_up(now)
+    found = UsageHour.objects.filter(person="ada").order_by("hour").values_list("hour", "had", "due")
+    noon = first - 12  # the day's first hour
+    whole = [(noon, 24.0, 12.0), (noon + 24, 36.0, 18.0)]
+    assert list(found) == [*whole, (first + 24 * 9, 2.0, 1.0), (first + 24 * 39, 2.0, 1.0)]
+    UsageHour.objects.create(gpu=gpu, person="ada", hour=first + 1, had=1.0, due=1.0)  # it came late
+    UsageSample.objects.create(at=now + 30 * SECOND, gpu=gpu, used=1, peak=1)
+    roll_up(now + 2 * HOUR)
+    assert found.first() == (noon, 25.0, 13.0)
+    assert UsageHour.objects.filter(person="bob").count() == 4

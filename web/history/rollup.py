@@ -7,6 +7,8 @@ What somebody held is a mean over all the times in that minute at which anybody 
 held 1 GiB for that minute. Of an hour it is the mean over its sixty minutes, also those in which nobody looked: two
 minutes after the first start would count as a whole hour otherwise. So what all held together is never more than the
 card has, and `used` × `span` is what the fairness page adds up.
+
+What people had and were due (`UsageHour`) is kept by the hour for a month, then added up to days of UTC.
 """
 
 from __future__ import annotations
@@ -16,16 +18,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Avg, Count, Max, Min, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import Avg, Count, F, Max, Min, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import TruncHour, TruncMinute
 
 from web.inserting import insert
-from web.models import Gpu, UsageSample
+from web.models import Gpu, UsageHour, UsageSample
 
 Span = UsageSample.Span
 Samples = QuerySet[UsageSample]
 _STEPS = ((Span.SECOND, Span.MINUTE, TruncMinute), (Span.MINUTE, Span.HOUR, TruncHour))
 SECONDS_KEPT, MINUTES_KEPT = 3600, 7 * 86400  # seconds that samples of a second and of a minute stay; hours stay
+USAGE_HOURS_KEPT = 31 * 24
 _CHUNK = timedelta(hours=6)  # what one transaction takes on, so that writers never wait long
 
 
@@ -37,17 +40,37 @@ def roll_up(now: datetime, node: int | None = None) -> int:
     """
     gpus = Gpu.objects.order_by() if node is None else Gpu.objects.filter(node=node).order_by()
     mine = UsageSample.objects.filter(gpu__in=list(gpus.values_list("pk", flat=True)))
-    made = 0
+    made = rolled = 0
     for fine, coarse, trunc in _STEPS:
         length = timedelta(seconds=int(coarse))
         end = _floor(now, coarse)
-        start = _first_missing(gpus, fine, coarse)
+        start, rolled = _first_missing(gpus, fine, coarse), 0
         while start is not None and start < end:
             stop = min(_floor(start, coarse) + max(_CHUNK, length), end)
-            made += _roll(mine, fine, coarse, trunc, start, stop)
+            rolled += _roll(mine, fine, coarse, trunc, start, stop)
             start = stop
+        made += rolled
         _forget(mine, fine, now, end)
+    if rolled:  # an hour is over
+        _add_up_days(gpus, int(now.timestamp()) // 3600)
     return made
+
+
+def _add_up_days(gpus: QuerySet[Gpu], hour: int) -> None:
+    """Each day's hours of usage become one row, at its first hour. A day is looked at for a month after it may go."""
+    end = (hour - USAGE_HOURS_KEPT) // 24 * 24
+    old = UsageHour.objects.filter(gpu__in=list(gpus.values_list("pk", flat=True)), hour__lt=end)
+    hours = old.filter(hour__gte=end - USAGE_HOURS_KEPT).annotate(of_day=F("hour") % 24).exclude(of_day=0)
+    with transaction.atomic():
+        days: dict[tuple[int, str, int], list[UsageHour]] = {}
+        for row in hours:
+            days.setdefault((row.gpu_id, row.person, row.hour // 24 * 24), []).append(row)
+        for (gpu, person, day), its in days.items():
+            had, due = sum(row.had for row in its), sum(row.due for row in its)
+            of_day = UsageHour.objects.filter(gpu=gpu, person=person, hour=day)
+            if not of_day.update(had=F("had") + had, due=F("due") + due):
+                UsageHour.objects.create(gpu_id=gpu, person=person, hour=day, had=had, due=due)
+        UsageHour.objects.filter(pk__in=[row.pk for its in days.values() for row in its]).delete()
 
 
 def _first_missing(gpus: QuerySet[Gpu], fine: Span, coarse: Span) -> datetime | None:

@@ -149,7 +149,7 @@ def _rules() -> list[Rule]:
         Rule(PersonShares),
         Rule(GroupShares),
         Rule(Usage, inserts=MY_GPU, updates=MY_GPU),
-        Rule(UsageHour, reads=MY_GPU, inserts=MY_GPU, updates=MY_GPU),
+        Rule(UsageHour, reads=MY_GPU, inserts=MY_GPU, updates=MY_GPU, deletes=MY_GPU),
         Rule(Volume, reads=MINE, inserts=MINE, updates=MINE, deletes=MINE),
         Rule(RelayOrder, reads=f"{MINE} AND {MY_CONTAINER}", deletes=f"{MINE} AND {MY_CONTAINER}"),
         Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
