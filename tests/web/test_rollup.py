@@ -201,5 +201,5 @@ def test_usage_of_a_month_ago_is_added_up_to_days_and_its_sum_stays(samples, gpu
     UsageHour.objects.create(gpu=gpu, person="ada", hour=first + 1, had=1.0, due=1.0)  # it came late
     UsageSample.objects.create(at=now + 30 * SECOND, gpu=gpu, used=1, peak=1)
     roll_up(now + 2 * HOUR)
-    assert found.first() == (noon, 25.0, 13.0)
+    assert found.all().first() == (noon, 25.0, 13.0)
     assert UsageHour.objects.filter(person="bob").count() == 4
