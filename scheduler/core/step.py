@@ -105,10 +105,11 @@ class Step:
 
     def _expire(self) -> None:
         """Ends the waits whose time is over, and those that their whole quota has no room for."""
+        containers = self.state.containers  # a rejection changes no quota and no limit
         for request in self.state.waiting:
-            container = self.state.containers[request.container]
             if request.back:
                 continue
+            container = containers[request.container]
             if request.bytes > container.quota[request.gpu]:
                 self.reject(request, Reason.OVER_QUOTA)
             elif container.max_wait is not None and self.state.now - request.since >= container.max_wait:
@@ -283,8 +284,11 @@ class Step:
 
     def _press(self) -> None:
         """Keeps the pressure flags in step with the queue, and asks for the headroom that somebody is waiting for."""
+        containers = self.state.containers
         for request in self.state.waiting:
-            if self._over_quota(request, request.bytes) and not request.awaiting:
+            if request.awaiting or request.back:
+                continue
+            if not changes.has_room(containers[request.container], request.gpu, request.bytes):
                 # Another call of the container was faster, or its quota shrank: over quota, unless headroom is idle.
                 self._judge(request)
         before, now = self.state.pressed, frozenset(safety.linked(self.state, reserved.pressed(self.state)))
