@@ -13,13 +13,16 @@ import contextlib
 import heapq
 import logging
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from functools import partial
 from math import inf
 
 from django.db import Error
 
 from scheduler import clock
+from scheduler.containers.forecasts import time_limits
 from scheduler.core.admission import size
+from scheduler.core.forecast import forecast
 from scheduler.core.planned import order
 from scheduler.core.planned.conditions import awaited, begins, impossible
 from scheduler.core.planned.order import Candidate, Queue, Start, Started
@@ -308,7 +311,24 @@ class Planner:
         room = order.rooms(state, self._started)
         names = self._queue.ranked(state, self._started, now)
         first = self._queue.in_order(names, SHOWN)
-        return {each.id: (place, self._why(each, room)) for place, each in enumerate(first, 1)}
+        told: dict[str, tuple[int | None, str]] = {
+            each.id: (place, self._why(each, room)) for place, each in enumerate(first, 1)
+        }
+        if first and (by := self._latest(first[0], room)):
+            told[first[0].id] = (1, f"{told[first[0].id][1]} {by}")
+        return told
+
+    def _latest(self, first: Candidate, room: dict[str, int]) -> str:
+        """By when there is room for the first at the latest, where time limits say it; a sentence, or nothing."""
+        state, shape = self._broker.state, first.shape
+        if first.owner in self._blocked or order.fitting(state, shape, room):
+            return ""
+        quota = dict.fromkeys(order.most_room(shape, shape.cards(state), room), shape.quota)
+        latest = forecast(state, quota, time_limits(self._broker)).latest
+        if latest is None:
+            return ""
+        at = clock.now() + timedelta(seconds=latest - self._broker.now() + 0.5)
+        return f"At {at:%H:%M} UTC at the latest, by the time limits of those that run."
 
     def _why(self, each: Candidate, room: dict[str, int]) -> str:
         if why := self._blocked.get(each.owner):

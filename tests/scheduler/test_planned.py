@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -76,7 +77,7 @@ def most_at_once(its: list[Container]) -> int:
 
 
 async def test_launch_begins_when_its_whole_quota_is_free_and_takes_nothing_before(inprocess: InProcess) -> None:
-    holder = await inprocess.launch(*HOLDS, gpu_memory=4 * GIB)
+    holder = await inprocess.launch(*HOLDS, gpu_memory=4 * GIB, ttl_seconds=3600.0)
     await inprocess.says(holder, "holding")
     first = await plan(inprocess, gpu_memory=3 * GIB, name="first")
     second = await plan(inprocess, gpu_memory=3 * GIB, name="second")
@@ -85,7 +86,8 @@ async def test_launch_begins_when_its_whole_quota_is_free_and_takes_nothing_befo
         return (await row(second)).place == 2
 
     await inprocess.eventually(told)
-    assert (await row(first)).waits == "Starts when 3 GiB is free on one GPU (now 1 GiB)."
+    by = r"At \d\d:\d\d UTC at the latest, by the time limits of those that run\."
+    assert re.fullmatch(r"Starts when 3 GiB is free on one GPU \(now 1 GiB\)\. " + by, (await row(first)).waits)
     assert await runs(first) == []
     await inprocess.command("kill", holder)
     await inprocess.eventually(lambda: len(inprocess.up.broker.live_containers) == 1)

@@ -136,7 +136,7 @@ class Queue:
             if cards := fitting(state, candidate.shape, open_):
                 return Start(candidate, cards)
             if now - candidate.since >= heads.PATIENCE:
-                kept.update(_most_room(candidate.shape, candidate.shape.cards(state), room))
+                kept.update(most_room(candidate.shape, candidate.shape.cards(state), room))
         return None
 
     def note(self, start: Start, now: float) -> None:
@@ -196,10 +196,11 @@ def _shapes(its: Sequence[Candidate]) -> Iterator[Candidate]:
 def fitting(state: State, shape: Shape, room: Mapping[str, int]) -> tuple[str, ...]:
     """The cards with most room for it; none if it does not fit now."""
     cards = [gpu for gpu in shape.cards(state) if room.get(gpu, -1) >= shape.quota]
-    return _most_room(shape, cards, room) if len(cards) >= shape.count else ()
+    return most_room(shape, cards, room) if len(cards) >= shape.count else ()
 
 
-def _most_room(shape: Shape, cards: Sequence[str], room: Mapping[str, int]) -> tuple[str, ...]:
+def most_room(shape: Shape, cards: Sequence[str], room: Mapping[str, int]) -> tuple[str, ...]:
+    """As many of these cards as it needs, those with most room."""
     return tuple(sorted(cards, key=lambda gpu: -room.get(gpu, -1))[: shape.count])
 
 
