@@ -42,6 +42,7 @@ def address(name: str, container: Container, gpu: Gpu) -> str:
         ("username", "StringConverter"): container.owner.get_username(),
         ("name", "StringConverter"): "user",  # a group that there is
         ("what", "SlugConverter"): "receivers",
+        ("key", "StringConverter"): "nobody",
     }
     path = "/" + str(pattern.pattern)
     for argument, converter in pattern.pattern.converters.items():

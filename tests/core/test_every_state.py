@@ -32,6 +32,23 @@ def test_restarts_break_nothing(policy):
         assert explore(Host(2, quotas, policy, restarts=True)) > explore(Host(2, quotas, policy))
 
 
+RESERVED = Host(2, ((2,), (2,)), "fair", owners=(0, 1), reserved=1)
+
+
+@pytest.mark.parametrize("host", [RESERVED, replace(RESERVED, policy="fifo", reserved=2)], ids=["fair", "fifo"])
+def test_a_reservation_that_begins_and_ends_at_any_moment_breaks_nothing(host):
+    assert explore(host) > 1.5 * explore(replace(host, reserved=0))
+
+
+def test_the_explorer_finds_a_reservation_that_would_count_as_memory_of_everybody(monkeypatch):
+    """Where who draws from it is not looked at by the banker's check, they and others wait for each other."""
+    real = safety.harmless
+    monkeypatch.setattr("scheduler.core.safety.harmless",
+                        lambda before, after, mover: bool(before.reserves) or real(before, after, mover))  # fmt: skip
+    with pytest.raises(Broken, match="may never end"):
+        explore(RESERVED)
+
+
 def test_the_explorer_finds_who_is_expected_for_ever(monkeypatch):
     monkeypatch.setattr("scheduler.core.step.Step._forget_expected", lambda step: None)
     with pytest.raises(Broken, match="is expected still"):

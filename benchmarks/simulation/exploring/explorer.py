@@ -3,9 +3,9 @@
 The host has one or two GPUs of a few units, and containers with one process each. At every state everything that can
 happen is tried: every request, every free, the end of every process, for `fair` the passing of time, and, if asked for,
 every pause, every change of quota, foreign memory that comes and goes, every move out and back, which succeeds or
-fails; every way of giving way: who is idle and who stirs; and every restart of the scheduler, with those who
-waited asking again in any order. Where containers are several people's, every outcome of an election is tried, which
-covers whatever they have had, and whatever time has passed.
+fails; every way of giving way: who is idle and who stirs; every restart of the scheduler, with those who waited asking
+again in any order; and a reservation that begins and ends. Where containers are several people's, every outcome of an
+election is tried, which covers whatever they have had, and whatever time has passed.
 Headroom is not followed: what a process used of its lease without asking, in whatever order, shows only when headroom
 is taken back, so *every* amount from nothing to all of each lease is tried there. Containers that differ in name only
 are one state.
@@ -26,7 +26,7 @@ from itertools import combinations_with_replacement, permutations, product
 from math import inf
 
 from benchmarks.simulation.exploring import among_people
-from scheduler.core import changes, fair, policies, safety
+from scheduler.core import changes, fair, policies, reserved, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     ActivityDetected,
@@ -44,6 +44,7 @@ from scheduler.core.events import (
     NotMoved,
     Preempt,
     QuotaChanged,
+    ReservesChanged,
     Returned,
     SessionEnded,
     SessionOpened,
@@ -55,7 +56,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.invariants import violations
 from scheduler.core.people import heads
-from scheduler.core.state import Container, Expected, Gpu, Mode, Preemption, Request, Session, Stage, State
+from scheduler.core.state import Container, Expected, Gpu, Mode, Preemption, Request, Reserve, Session, Stage, State
 
 LONG = heads.PATIENCE  # one jump of the clock: whoever waits becomes due
 NOW = 10 * LONG
@@ -69,7 +70,8 @@ STILL: Moves = (False, False, Stage.HERE, False)
 # A container in a key: quota, lease and what is swapped out by GPU, paused, what giving way rests on, and its calls.
 # Last its owner, and for each GPU its place among all heads if it is head there, else 0.
 Part = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, Moves, tuple[Call, ...], int, tuple[int, ...]]
-Key = tuple[tuple[int, ...], tuple[Part, ...]]  # the capacity of each GPU now, and the containers
+# The capacity of each GPU now, and one more figure while the reservation is in force; and the containers.
+Key = tuple[tuple[int, ...], tuple[Part, ...]]
 
 # Events handed in together, and their effects; an answer to TakeBack follows as another pair.
 Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
@@ -89,6 +91,7 @@ class Host:
     restarts: bool = False
     foreign: bool = False
     owners: tuple[int, ...] = ()
+    reserved: int = 0  # of each GPU, for the first person: it begins and ends at any moment
 
     @property
     def gpus(self) -> int:
@@ -181,7 +184,7 @@ def _starved(host: Host, state: State) -> list[str]:
     moving = any(c.stage in (Stage.LEAVING, Stage.COMING) for c in everybody)
     moving = moving or any(request.awaiting for request in state.waiting)
     fresh = any(c.paused or (c.leased and state.now - c.held_since < LONG) for c in everybody)
-    if host.policy != "fair" or host.gives_way is not Mode.ROTATE or moving or fresh:
+    if host.policy != "fair" or host.gives_way is not Mode.ROTATE or moving or fresh or state.reserves:
         return []
     firsts = [
         r for r in state.waiting if all(heads.head(state, gpu) is r for gpu in state.containers[r.container].quota)
@@ -237,9 +240,20 @@ def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
         yield (Ticked(NOW),)
     if host.restarts and state.waiting and not state.expected.containers:
         yield tuple(_restart(state))
+    if host.reserved:
+        yield (ReservesChanged(NOW, () if state.reserves else _reserves(host)),)
     for gpu, card in state.gpus.items() if host.foreign else ():
         levels = (level for level in range(host.capacity + 1) if level != card.capacity)
         yield from ((GpuSeen(NOW, gpu, level, host.capacity),) for level in levels)
+
+
+def _reserves(host: Host) -> tuple[Reserve, ...]:
+    """In force, and used so lately that it is not lent."""
+    people = frozenset([""])
+    return tuple(
+        Reserve("r", f"g{gpu}", host.reserved, people, NOW - 1, NOW + 2 * LONG, seen=NOW, is_kept=True)
+        for gpu in range(host.gpus)
+    )
 
 
 def _collected(needed: Needed, leased: int) -> Iterator[tuple[Event, ...]]:
@@ -352,7 +366,7 @@ def _key(state: State) -> Key:
         )
         for container in state.containers.values()
     )
-    return tuple(card.capacity for card in state.gpus.values()), tuple(parts)
+    return (*(card.capacity for card in state.gpus.values()), *([1] if state.reserves else [])), tuple(parts)
 
 
 def _rests_on(state: State, container: Container) -> Moves:
@@ -397,7 +411,7 @@ def build(host: Host, key: Key) -> State:
                 members=tuple(name for name, container in containers.items() if gpu in container.quota),
                 held=sum(container.leased.get(gpu, 0) for container in containers.values()),
             )
-            for gpu, capacity in zip(gpus, capacities, strict=True)
+            for gpu, capacity in zip(gpus, capacities[: host.gpus], strict=True)
         },
         containers=containers,
         sessions=sessions,
@@ -407,7 +421,8 @@ def build(host: Host, key: Key) -> State:
         policy=host.policy,
         preemption=Preemption(host.gives_way, idle=0.0, rotate=LONG, out=inf, back=inf, least=0.0),
         now=NOW,
+        reserves=_reserves(host) if len(capacities) > host.gpus else (),
     )
-    pressed = frozenset(safety.linked(state, {request.gpu for request in state.waiting}))
+    pressed = frozenset(safety.linked(state, reserved.pressed(state)))
     state = replace(state, pressed=pressed, calm=safety.calm(state), people=changes.counted(state))
     return among_people.with_heads(state, [places for *_, places in parts])

@@ -54,8 +54,8 @@ def feed(request: HttpRequest, key: str) -> HttpResponse:
     """Without signing in: who has the key may see this, and nothing else."""
     try:
         return HttpResponse(subscribed.calendar_of(key), "text/calendar; charset=utf-8")
-    except Problem:
-        raise Http404 from None
+    except Problem as problem:  # a program asks: no page
+        return HttpResponse(problem.message, "text/plain; charset=utf-8", status=problem.status)
 
 
 def _context(request: HttpRequest, asked: str) -> dict[str, Any]:
