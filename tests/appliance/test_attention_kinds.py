@@ -384,11 +384,8 @@ def test_an_engine_that_is_away(running: Running, dockerd: Dockerd) -> None:
 def test_every_kind_is_among_these() -> None:
     raised = set(re.findall(r'raised\("(\w+)"', Path(__file__).read_text())) | {"database_away"}
     raised |= {"other_release", "not_restored"}  # tests/nodes/test_silence.py, tests/scheduler/test_shared_memory.py
-    raised |= {
-        "above_share",
-        "announced",
-        "reserved_short",
-    }  # tests/web/test_fair_share.py, test_announcements.py, test_reservations.py
+    raised |= {"above_share"}  # tests/web/test_fair_share.py
+    raised |= {"announced", "reserved_short"}  # tests/web/test_announcements.py, test_reservations.py
     program = (
         "import django, json; django.setup(); from web.services.attention import Kind; print(json.dumps(list(Kind)))"
     )

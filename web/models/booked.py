@@ -19,8 +19,10 @@ class AnnouncementQuerySet(models.QuerySet["Announcement"]):
     def current(self, now: datetime) -> AnnouncementQuerySet:
         """Those that are not over, the next window first."""
         found = self.filter(Q(ends_at=None) | Q(ends_at__gt=now), withdrawn_at=None)
-        hosts = found.select_related("node", "gpu__node").defer(*large_of_nodes("node__"), *large_of_nodes("gpu__node__"))
-        return hosts.order_by(F("begins_at").asc(nulls_last=True), "pk")
+        large = *large_of_nodes("node__"), *large_of_nodes("gpu__node__")
+        return (
+            found.select_related("node", "gpu__node").defer(*large).order_by(F("begins_at").asc(nulls_last=True), "pk")
+        )
 
 
 class Announcement(models.Model):
