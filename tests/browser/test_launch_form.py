@@ -11,7 +11,7 @@ from tests.support import rows
 from tests.support.answers import answering
 from tests.support.eventually import until
 from tests.support.site import person
-from web.models import Allowance, Claim, Command, Container
+from web.models import Allowance, Claim, Command, Container, Node, Preset
 
 
 def start(command: Command) -> str:
@@ -169,3 +169,27 @@ def test_a_viewer_is_told_instead_of_shown_a_form(site, open_as):
     page = open_as("me", "/launch/", role="viewer")
     expect(page.locator("main")).to_contain_text("Your role may look but not launch")
     expect(page.get_by_role("button", name="Launch")).to_have_count(0)
+
+
+def test_a_preset_is_one_click_and_its_page_says_how_it_is_opened(site, open_as, shot):
+    rows.gpu()
+    Node.objects.update(engine="docker")
+    person("ann")
+    for name in ("JupyterLab", "llama.cpp server"):
+        spec = {"image": "lab/pytorch-notebook", "command": ["start"], "app": "8888/lab"}
+        Preset.objects.update_or_create(
+            name=name, defaults={"icon": "📓", "text": "Notebooks.", "spec": spec, "changes": ["gpu_memory"]}
+        )
+    page = open_as("ann", "/launch/")
+    expect(page.get_by_role("listitem").filter(has_text="llama.cpp server")).to_be_visible()
+    shot(page, "presets", whole=False)
+    page.get_by_role("link", name="Change JupyterLab, then launch it").click()
+    expect(page.get_by_label("Image")).to_have_value(re.compile("pytorch-notebook"))
+    expect(page.get_by_role("textbox", name="Command")).not_to_be_editable()
+    quota(page).fill("2GiB")
+    page.get_by_label("Name", exact=True).fill("book")
+    with answering(start):
+        page.get_by_role("button", name="Launch", exact=True).click()
+        expect(page.get_by_role("heading", name="book")).to_be_visible()
+    expect(page.locator("#open-it")).to_have_text("gpushare open book")
+    assert Container.objects.get().app == "8888/lab"

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +20,22 @@ from django.conf import settings
 from django.db import connections
 
 from scheduler.containers.consoles import Consoles
-from scheduler.engines.base import Launch
+from scheduler.engines.base import Engine, Launch
+from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE
 from scheduler.engines.runtime_environment import RuntimeEnvironment
-from tests.engines.conftest import a_launch, empty, empty_shim, leaks_sockets, started
+from tests.engines.conftest import (
+    a_launch,
+    docker_api,
+    docker_engine,
+    dockerd,
+    empty,
+    empty_shim,
+    leaks_sockets,
+    open_engine,
+    started,
+)
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.machine import make_container
 from tests.support.people import make_user
@@ -33,7 +45,7 @@ from web.people import ssh_keys, visitor
 from web.people.roles import Role
 from web.spec.reserved import SFTP
 
-__all__ = ["a_launch", "empty_shim"]
+__all__ = ["a_launch", "docker_api", "docker_engine", "dockerd", "empty_shim", "open_engine"]
 
 pytestmark = [leaks_sockets, pytest.mark.django_db(transaction=True)]
 
@@ -48,8 +60,8 @@ def make_key(path: Path) -> None:
 class Lab:
     """A container of `owner`, whose key is at `key`, and the door to it at `port`."""
 
-    def __init__(self, engine: ProcessEngine, home: Path, a_launch: Callable[..., Launch]) -> None:
-        self._engine, self.home, self._a_launch = engine, home, partial(a_launch, image=IMAGE)
+    def __init__(self, engine: Engine, home: Path, a_launch: Callable[..., Launch]) -> None:
+        self._engine, self.home, self._a_launch = engine, home, a_launch
         self._live: dict[str, Any] = {}
         self.consoles = Consoles(engine, cast(Any, SimpleNamespace(live_containers=self._live)), home)
         self.key = home / "key"
@@ -107,12 +119,28 @@ class Lab:
 @pytest.fixture
 async def lab(tmp_path: Path, settings: Any, empty_shim: Path, a_launch: Callable[..., Launch]) -> AsyncIterator[Lab]:
     settings.GPUSHARE_HOME = tmp_path
-    async with started(ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim))) as engine:
-        made = Lab(engine, tmp_path, a_launch)
-        await made.open()
+    local = ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim))
+    launch = partial(a_launch, image=IMAGE)
+    async with started(local) as engine, opened(Lab(engine, tmp_path, launch)) as made:
         yield made
         await made.close()
         await empty(engine)
+
+
+@pytest.fixture
+async def in_docker(
+    docker_engine: DockerEngine, tmp_path: Path, settings: Any, a_launch: Callable[..., Launch]
+) -> AsyncIterator[Lab]:
+    settings.GPUSHARE_HOME = tmp_path
+    async with opened(Lab(docker_engine, tmp_path, a_launch)) as made:
+        yield made
+        await made.close()
+
+
+@asynccontextmanager
+async def opened(made: Lab) -> AsyncIterator[Lab]:
+    await made.open()
+    yield made
     await sync_to_async(connections.close_all)()
 
 
@@ -132,7 +160,8 @@ async def test_a_terminal_is_one_and_has_the_size_of_the_clients(lab: Lab) -> No
 
 
 async def test_ctrl_c_ends_a_program_on_a_terminal(lab: Lab) -> None:
-    client = await lab.start("-tt", "echo begun; sleep 600")
+    # dash itself may not hear of a signal while it starts a program: it is heard at the next turn.
+    client = await lab.start("-tt", "trap 'exit 130' INT; echo begun; while :; do sleep 0.2; done")
     async with asyncio.timeout(PATIENCE):
         assert client.stdout
         assert client.stdin
@@ -340,3 +369,16 @@ def test_sftp_outlives_messages_without_sense(said: bytes, tmp_path: Path) -> No
     assert done.returncode in (0, 1)
     whole = 5 <= int.from_bytes(said[:4], "big") < 1 << 18
     assert (str(tmp_path).encode() in done.stdout) == (whole or said == message(3))
+
+
+@pytest.mark.docker
+async def test_a_docker_container_is_entered_in_the_same_ways(in_docker: Lab) -> None:
+    typed = bytes(range(256)) * 8192
+    assert await in_docker.ssh("cat; echo wrong >&2; exit 7", typed=typed) == (7, typed, b"wrong\n")
+    (in_docker.home / "here").write_bytes(typed)
+    to = [*in_docker.options(), "-P", str(in_docker.port)]
+    await copied(in_docker, "scp", *to, "here", "train.v1@127.0.0.1:/tmp/there")
+    await copied(in_docker, "scp", *to, "train.v1@127.0.0.1:/tmp/there", "back")
+    assert (in_docker.home / "back").read_bytes() == typed
+    code, out, _ = await in_docker.ssh("-tt", "stty size; exit 3")
+    assert (code, out) == (3, b"24 80\r\n")
