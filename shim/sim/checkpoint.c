@@ -98,11 +98,12 @@ static bool find_cards(const struct card_checkpoint *mine, const struct card *ca
     return true;
 }
 
-/* All of this process is on these cards from now on. */
+/* What it has given is done: nothing of it is on any card. */
 static void go(const struct card *card, const unsigned *here) {
-    for (unsigned gpu = 0; gpu < card->gpus; gpu++)
+    for (unsigned gpu = 0; gpu < card->gpus; gpu++) {
         if (card_here(gpu) != here[gpu]) card_computes_on(gpu, card_here(gpu), here[gpu]);
-    card_go(here);
+        card_goes(gpu, here[gpu]);
+    }
 }
 
 static CUresult restore(struct card_checkpoint *mine) {

@@ -171,7 +171,7 @@ def test_gpus_says_how_containers_share_one(appliance, shell):
 
 def test_a_gpu_is_taken_out_of_service_and_put_back(appliance, shell):
     done = shell("gpus", "0", "--drain", "--reason", "new fans")
-    assert done.stdout == "GPU 0 takes no new containers. What runs there goes on.\n"
+    assert done.stdout == "GPU 0 takes no new containers. What runs there goes on, or is moved.\n"
     assert "out of service: new fans" in shell("gpus").stdout
     assert "out of service" in shell("run", "local", "--", "true").stderr
     assert shell("gpus", "0", "--undrain").stdout == "GPU 0 takes containers again.\n"

@@ -49,13 +49,15 @@ async def test_ten_moves_and_every_byte_is_right(two: Host) -> None:
 
 async def test_what_computes_goes_on_there_beside_another(two: Host) -> None:
     at_once()
-    words = ("workload", "--bytes", "64MiB", "--compute", "3")
+    words = ("workload", "--bytes", "64MiB", "--compute", "3600")
     both = [await two.launch(*words, gpu_uuids=[uuid(two, index)]) for index in range(2)]
     for container in both:
-        await two.says(container, "computing")
-    await move(two, both[0], 1)
-    for container in both:
-        await two.until(container, "exited", 60)
+        await two.says(container, "computed")
+    for index in (1, 0, 1):
+        await move(two, both[0], index)
+        for container in both:  # each second that it computes is a line
+            lines = two.log(container).count("computed")
+            await eventually(lambda it=container, before=lines: two.log(it).count("computed") > before + 1)  # type: ignore[misc]
 
 
 async def test_a_helper_that_is_killed_within_a_restore_is_replaced(two: Host) -> None:

@@ -29,7 +29,7 @@ uint64_t card_given(unsigned gpu);
 bool card_reached(unsigned gpu, uint64_t place);
 bool card_wait(unsigned gpu, uint64_t place, uint64_t deadline_ns);
 
-/* All is done, and the process goes on with this GPU on another card (card_go). */
+/* All is done, and the process goes on with this GPU on another card. */
 void card_computes_on(unsigned gpu, unsigned from, unsigned to);
 
 /* Sleeps until all is done that this process has given. */

@@ -193,3 +193,13 @@ uint64_t card_free(unsigned gpu) {
     }
     return used < total ? total - used : 0;
 }
+
+/* 0: never moved; else the card's number and 1. Asked in every call, and changed while nothing is in the driver. */
+static _Atomic unsigned moved[CARD_GPUS];
+
+unsigned card_here(unsigned gpu) {
+    unsigned to = atomic_load_explicit(&moved[gpu], memory_order_relaxed);
+    return to == 0 ? gpu : to - 1;
+}
+
+void card_goes(unsigned gpu, unsigned to) { atomic_store(&moved[gpu], to + 1); }

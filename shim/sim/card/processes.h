@@ -31,4 +31,9 @@ uint64_t card_free(unsigned gpu);
 /* Who holds memory of a GPU: ids in the caller's PID namespace (those it cannot see are left out), and units. */
 unsigned card_holders(unsigned gpu, unsigned room, pid_t *pids, uint64_t *units);
 
+/* The card that a GPU of this process is on: its own, until its memory was restored on another. */
+unsigned card_here(unsigned gpu);
+/* From now on another; nothing of the process is on either. */
+void card_goes(unsigned gpu, unsigned to);
+
 #endif

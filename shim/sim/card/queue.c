@@ -7,7 +7,6 @@
 #include "channels.h"
 #include "computing.h"
 #include "processes.h"
-#include "units.h"
 
 #include <pthread.h>
 #include <signal.h>

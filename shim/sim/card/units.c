@@ -8,18 +8,6 @@
 /* How long a short taker waits for others who are half-way and may yet give back: a frozen one must not hold it up. */
 #define PATIENCE_US 5000
 
-/* 0: never moved; else the card's number and 1. Asked in every call, and changed while nothing is in the driver. */
-static _Atomic unsigned moved[CARD_GPUS];
-
-unsigned card_here(unsigned gpu) {
-    unsigned to = atomic_load_explicit(&moved[gpu], memory_order_relaxed);
-    return to == 0 ? gpu : to - 1;
-}
-
-void card_go(const unsigned *here) {
-    for (unsigned gpu = 0; gpu < card->gpus; gpu++) atomic_store(&moved[gpu], here[gpu] + 1);
-}
-
 /* Gives back any `units` of this process's units; how many it had. */
 static uint64_t put_back_any(unsigned gpu, uint64_t units) {
     _Atomic uint32_t *owner = card_owners(gpu);

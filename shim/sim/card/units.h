@@ -4,11 +4,6 @@
 
 #include "card.h"
 
-/* The card that a GPU of this process is on: its own, until its memory was restored on another. */
-unsigned card_here(unsigned gpu);
-/* From now on these; nothing of the process is on any. */
-void card_go(const unsigned *here);
-
 /* Takes units for this process, all or none. False: the card has fewer. `taken` receives their numbers. */
 bool card_take(unsigned gpu, uint64_t units, uint32_t *taken);
 void card_give(unsigned gpu, uint64_t units, const uint32_t *taken);
