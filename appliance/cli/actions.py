@@ -17,6 +17,7 @@ import typer
 
 from appliance.cli import cards, options
 from appliance.cli import login as accounts
+from appliance.cli import options, views
 from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import UNKNOWN, Problem
 from appliance.cli.options import connect
@@ -29,6 +30,12 @@ MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 ON_THIS_HOST = "http://127.0.0.1:8000"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
+Some = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONTAINER]...", help="Names, ids, or starts of ids.", autocompletion=options.names, show_default=False
+    ),
+]
 Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, kept in the audit log.")]
 
 
@@ -41,7 +48,7 @@ def login(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Check a token, or get one by user name and password, and store it."""
+    """Check and store a token, given or got by a password."""
     address = accounts.tidy(
         url or os.environ.get("GPUSHARE_URL") or typer.prompt("Address", default=ON_THIS_HOST, err=True)
     )
@@ -158,23 +165,37 @@ def move(
 
 
 def kill(
-    containers: options.Containers,
+    containers: Some = None,
+    filters: options.Filters = None,
     grace: Annotated[float, typer.Option(metavar="SECONDS", help="Time between the stop signal and SIGKILL.")] = 0.0,
     why: Note = "",
     as_json: options.Json = False,
 ) -> None:
     """Kill containers."""
-    _for_each(containers, lambda client, it: client.act(it, "kill", grace=grace, note=why), as_json)
+    words = _chosen(containers, filters)
+    _for_each(words, lambda client, it: client.act(it, "kill", grace=grace, note=why), as_json)
+
+
+def _chosen(words: list[str] | None, filters: list[str] | None) -> list[str]:
+    """Those that were named, or those that match. Raises Problem unless it is one of both."""
+    if bool(words) == bool(filters):
+        raise Problem("name containers, or give --filter", code="usage", hint="gpushare ps lists them")
+    if words:
+        return words
+    if found := [each["id"] for each in views.matching(connect(), filters or []) if each["finished_at"] is None]:
+        return found
+    raise Problem("no container matches", code="not_found", hint="gpushare ps lists them")
 
 
 def stop(
-    containers: options.Containers,
+    containers: Some = None,
+    filters: options.Filters = None,
     grace: Annotated[float, typer.Option(metavar="SECONDS", help="Time between the stop signal and SIGKILL.")] = 10.0,
     why: Note = "",
     as_json: options.Json = False,
 ) -> None:
-    """Stop containers: send the image's stop signal, and kill them after the grace."""
-    kill(containers, grace, why, as_json)
+    """Stop containers. They get the image's stop signal, and are killed after the grace."""
+    kill(containers, filters, grace, why, as_json)
 
 
 def rm(
@@ -207,7 +228,7 @@ def change(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change quota, priority, compute weight or compute limit of running containers."""
+    """Change quota, priority and compute share of containers."""
     fields = {"gpu_memory": gpu_memory, "priority": priority, "compute_weight": compute_weight}
     given: Json = {field: value for field, value in fields.items() if value is not None}
     if compute_limit is not None:

@@ -141,7 +141,7 @@ def run(
     stop_timeout: StopTimeout = 10.0,
     as_json: options.Json = False,
 ) -> None:
-    """Launch a container, show its output and exit with its exit code. Ctrl-C stops it, except with -it."""
+    """Launch a container and show its output. Exits with its exit code. Ctrl-C stops it, except with -it."""
     if interactive and tty and not detach and not os.isatty(0):
         raise NO_TERMINAL
     client = connect()
@@ -257,7 +257,7 @@ def _gpus(text: str, client: Client, node: str | None) -> int | list[str]:
 
 
 def wait(containers: options.Containers, as_json: options.Json = False) -> None:
-    """Wait for containers to end, print their exit codes, and exit with the last one."""
+    """Wait for containers to end. Prints their exit codes, and exits with the last one."""
     client = connect()
     code = 0
     for identity in [client.container(word)["id"] for word in containers]:

@@ -45,6 +45,18 @@ def _remember(wanted: bool) -> bool:
     return wanted
 
 
+Filters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-f", "--filter", metavar="NAME=VALUE", help="Filter by state, owner, name, image, namespace, gpu or node."
+    ),
+]
+Sort = Annotated[
+    str | None, typer.Option("--sort", metavar="[-]COLUMN", help="Order by a column; -COLUMN: the largest first.")
+]
+Form = Annotated[
+    str | None, typer.Option("--format", metavar="COLUMNS|json", help="Columns: name,used; or one JSON object a line.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.", callback=_remember)]
 Container = Annotated[
     str, typer.Argument(metavar="CONTAINER", help="Name, id, or start of an id.", autocompletion=names)

@@ -90,7 +90,7 @@ def fairness(
     end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Default: now.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show what people and groups used of what others waited for, beside their fair share."""
+    """Show use against fair share, by person and group."""
     client = connect()
     asked = {"from": _time("--from", start, client), **({} if end is None else {"to": _time("--to", end, client)})}
     show(client.get("fairness/", **asked), as_json, fairness_table)
@@ -132,7 +132,7 @@ def peak(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show the peak use of earlier runs of an image, and a suggested quota."""
+    """Show the peak use of earlier runs, and suggest a quota."""
     asked = {} if image is None else {"image": image}
     if command:
         asked["command"] = shlex.join(command)

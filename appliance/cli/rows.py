@@ -2,11 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
+from typing import Any
 
 from appliance.cli.client import Json
+from appliance.cli.errors import Problem
 from appliance.cli.text import age, clock, moment, ordinal, size
+
+Keys = Mapping[str, Callable[[Json], Any]]
+
+
+def _sum(figure: str) -> Callable[[Json], Any]:
+    return lambda container: sum(gpu[figure] for gpu in container["gpus"])
+
+
+# What a column sorts by.
+CONTAINER_KEYS: Keys = {
+    **{name: itemgetter(name) for name in ("id", "name", "owner", "image", "state")},
+    **{figure: _sum(figure) for figure in ("used", "quota", "peak")},
+    "age": lambda container: -moment(container["created_at"]).timestamp(),
+}
+QUEUE_KEYS: Keys = {
+    "#": lambda entry: entry["position"] or 0,
+    "name": itemgetter("name"),
+    "owner": itemgetter("owner"),
+    "needs": lambda entry: entry["bytes"] or 0,
+    "since": itemgetter("since"),
+}
+
+
+def in_order(found: Iterable[Json], column: str | None, keys: Keys) -> list[Json]:
+    """By this column, from the last if a - stands before it; as they came if there is none. Raises Problem."""
+    if not column:
+        return list(found)
+    name = column.removeprefix("-").lower()
+    if name not in keys:
+        raise Problem(f"--sort {column}: no such column", code="usage", hint=f"one of {', '.join(keys)}")
+    return sorted(found, key=keys[name], reverse=column.startswith("-"))
+
+
+def only(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> tuple[list[str], list[list[str]]]:
+    """These columns, in this order. Raises Problem."""
+    known = [head.lstrip("><").lower() for head in heads]
+    wanted = [name.strip().lower() for name in columns.split(",")]
+    if unknown := [name for name in wanted if name not in known]:
+        raise Problem(f"--format {unknown[0]}: no such column", code="usage", hint=f"of {', '.join(known)}, or json")
+    places = [known.index(name) for name in wanted]
+    return [heads[place] for place in places], [[row[place] for place in places] for row in rows]
+
 
 CONTAINER_HEADS = ("ID", "NAME", "OWNER", "IMAGE", "STATE", "GPU", ">USED", ">QUOTA", ">PEAK", "AGE")
 
@@ -99,3 +144,32 @@ def gpu_row(card: Json) -> tuple[str, ...]:
     load = "-" if card["utilisation"] is None else f"{card['utilisation']} %"
     figures = (size(card[figure]) for figure in ("capacity", "charged", "free", "real", "foreign"))
     return (str(card["index"]), card["name"], card["uuid"], *figures, load, card["compute"], _service(card))
+
+
+STATS_HEADS = ("NAME", "OWNER", ">GPU", ">CPUS", ">RAM", ">USED", ">QUOTA")
+STATS_KEYS: Keys = {
+    **{name: CONTAINER_KEYS[name] for name in ("name", "owner", "used", "quota")},
+    "gpu": lambda container: max((gpu["utilisation"] or 0 for gpu in container["gpus"]), default=0),
+    "cpus": lambda container: container["cpus_used"] or 0,
+    "ram": lambda container: container["memory_used"] or 0,
+}
+
+
+def stats_row(container: Json) -> tuple[str, ...]:
+    busy = [gpu["utilisation"] for gpu in container["gpus"] if gpu["utilisation"] is not None]
+    cpus = container["cpus_used"]
+    return (
+        container["name"],
+        container["owner"],
+        f"{sum(busy) / len(busy):.0f} %" if busy else "-",
+        "-" if cpus is None else f"{cpus:.1f}",
+        size(container["memory_used"]),
+        size(_sum("used")(container)),
+        size(_sum("quota")(container)),
+    )
+
+
+def event_line(event: Json, now: datetime) -> str:
+    bytes_ = size(event["bytes"]) if event["bytes"] else ""
+    told = (clock(event["at"], now), event["kind"], event["name"], event["owner"], bytes_, event["detail"])
+    return "  ".join(word for word in told if word)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -14,9 +16,26 @@ from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.rows import GPU_HEADS, QUEUE_HEADS, container_rows, gpu_row, queue_row
-from appliance.cli.text import size, table
+from appliance.cli.rows import (
+    CONTAINER_KEYS,
+    GPU_HEADS,
+    QUEUE_HEADS,
+    QUEUE_KEYS,
+    STATS_HEADS,
+    STATS_KEYS,
+    container_rows,
+    event_line,
+    gpu_row,
+    in_order,
+    queue_row,
+    stats_row,
+)
+from appliance.cli.rows import only as select
+from appliance.cli.text import day_or_time, size, table
 
+QUEUE_FILTERS = ("owner", "name", "node")
+EVERY = 1.0  # seconds between two looks for events
+Rows = tuple[Sequence[str], Sequence[Sequence[str]]]  # heads, and what stands beneath them
 FILTERS = ("state", "owner", "name", "image", "namespace", "gpu", "node")  # REST's
 
 
@@ -28,33 +47,44 @@ class Compute(StrEnum):
 def ps(
     every: Annotated[bool, typer.Option("-a", "--all", help="Include ended containers.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print ids only.")] = False,
-    filters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-f",
-            "--filter",
-            metavar="NAME=VALUE",
-            help="Filter by state, owner, name, image, namespace, gpu or node.",
-        ),
-    ] = None,
+    filters: options.Filters = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Only containers on this node.")] = None,
+    sort: options.Sort = None,
+    form: options.Form = None,
     as_json: options.Json = False,
 ) -> None:
     """List running containers."""
     client = connect()
-    only = _filters([*(filters or []), *([f"node={node}"] if node else [])])
-    if "gpu" in only:
-        only["gpu"] = _cards(client, [only["gpu"]], only.get("node"))[0]["uuid"]
-    try:  # a state says itself whether it is an end
-        found = list(client.containers(every=every or "state" in only, **only))
-    except Problem as problem:
-        problem.field = problem.field and "filter"  # REST's name for it is no option
-        raise
+    found = matching(client, [*(filters or []), *([f"node={node}"] if node else [])], every=every)
+    found = in_order(found, sort, CONTAINER_KEYS)
     if quiet:
         for container in found:
             print(container["id"])
         return
-    show(found, as_json, lambda them: table(*container_rows(them, client.now(), _cards(client, None))))
+    _shaped(found, as_json, form, lambda: container_rows(found, client.now(), _cards(client, None)))
+
+
+def matching(client: Client, filters: list[str], *, every: bool = False) -> list[Json]:
+    """The containers that live, or all, by `filters` (NAME=VALUE). Raises Problem."""
+    only = _filters(filters)
+    if "gpu" in only:
+        only["gpu"] = _cards(client, [only["gpu"]], only.get("node"))[0]["uuid"]
+    try:  # a state says itself whether it is an end
+        return list(client.containers(every=every or "state" in only, **only))
+    except Problem as problem:
+        problem.field = problem.field and "filter"  # REST's name for it is no option
+        raise
+
+
+def _shaped(found: list[Json], as_json: bool, form: str | None, rows: Callable[[], Rows], none: str = "") -> None:
+    """As a table, of some columns if `form` names them; as JSON, or one object a line if it is json."""
+    if form == "json":
+        for each in found:
+            show(each, True, str)
+    elif form:
+        show(found, as_json, lambda _: table(*select(*rows(), form)))
+    else:
+        show(found, as_json, lambda _: table(*rows()) if found or not none else none)
 
 
 def inspect(containers: options.Containers, as_json: options.Json = False) -> None:
@@ -64,12 +94,12 @@ def inspect(containers: options.Containers, as_json: options.Json = False) -> No
         show(client.container(word), True, str)
 
 
-def _filters(words: list[str]) -> dict[str, str]:
+def _filters(words: list[str], known: Sequence[str] = FILTERS) -> dict[str, str]:
     found = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if not equals or name not in FILTERS or name in found:
-            hint = f"write --filter NAME=VALUE, each of {', '.join(FILTERS)} once at most"
+        if not equals or name not in known or name in found:
+            hint = f"write --filter NAME=VALUE, each of {', '.join(known)} once at most"
             raise Problem(f"--filter {word} cannot be used", code="usage", hint=hint)
         found[name] = value
     return found
@@ -79,6 +109,11 @@ def queue(
     planned: Annotated[
         bool, typer.Option("--planned", help="Launches that begin later, and what each waits for.")
     ] = False,
+    filters: Annotated[
+        list[str] | None, typer.Option("-f", "--filter", metavar="NAME=VALUE", help="Filter by owner, name or node.")
+    ] = None,
+    sort: options.Sort = None,
+    form: options.Form = None,
     as_json: options.Json = False,
 ) -> None:
     """List waiting containers in order, with size, time and reason."""
@@ -86,19 +121,58 @@ def queue(
     if planned:
         planning.list_planned(client, as_json)
         return
+    wanted = _filters(filters or [], QUEUE_FILTERS)
+    waiting = [each for each in client.each("queue/") if all(each[name] == value for name, value in wanted.items())]
+    waiting = in_order(waiting, sort, QUEUE_KEYS)
     several = not as_json and client.get("nodes/", page_size=1)["count"] > 1
-    show(list(client.each("queue/")), as_json, lambda waiting: _queue_table(waiting, client.now(), several=several))
+    rows = _queue_rows(waiting, client.now(), several=several)
+    _shaped(waiting, as_json, form, lambda: rows, "No container waits for GPU memory.")
 
 
-def _queue_table(waiting: list[Json], now: datetime, *, several: bool) -> str:
+def _queue_rows(waiting: list[Json], now: datetime, *, several: bool) -> Rows:
     """With the node where there are several: each serves its own, in its order."""
-    if not waiting:
-        return "No container waits for GPU memory."
+    rows = [queue_row(entry, now) for entry in waiting]
     if not several:
-        return table(QUEUE_HEADS, [queue_row(entry, now) for entry in waiting])
+        return QUEUE_HEADS, rows
     heads = (*QUEUE_HEADS[:-1], "NODE", QUEUE_HEADS[-1])
-    entries = [(queue_row(entry, now), entry["node"] or "-") for entry in waiting]
-    return table(heads, [(*row[:-1], node, row[-1]) for row, node in entries])
+    return heads, [(*row[:-1], entry["node"] or "-", row[-1]) for row, entry in zip(rows, waiting, strict=True)]
+
+
+def stats(
+    filters: options.Filters = None, sort: options.Sort = None, form: options.Form = None, as_json: options.Json = False
+) -> None:
+    """Show what running containers use of GPU, processors and RAM."""
+    client = connect()
+    found = in_order(matching(client, filters or []), sort, STATS_KEYS)
+    _shaped(found, as_json, form, lambda: (STATS_HEADS, [stats_row(each) for each in found]))
+
+
+def events(
+    since: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="2026-11-01, or how long ago: 1h.")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(metavar="USER", help="Only containers of this user.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this: started, ended, killed.")] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, until Ctrl-C.")] = True,
+    as_json: options.Json = False,
+) -> None:
+    """Print what happens to containers, as it happens."""
+    client = connect()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    asked = {name: value for name, value in (("owner", owner), ("kind", kind)) if value}
+    try:
+        begin = day_or_time(since, client.now()) if since else client.now().isoformat()
+    except ValueError as error:
+        raise Problem(f"--from: {error}", code="usage") from None
+    last = 0  # events are numbered; two may be of one time
+    while True:
+        for event in client.each("allocations/", ordering="at", page_size=PAGE, **asked, **{"from": begin}):
+            if event["id"] > last:
+                show(event, as_json, lambda told: event_line(told, client.now()))
+                begin, last = event["at"], event["id"]
+        if not follow:
+            return
+        time.sleep(EVERY)
 
 
 def gpus(
@@ -150,7 +224,7 @@ def _cards(client: Client, words: list[str] | None, node: str | None = None) -> 
 
 
 def whoami(as_json: options.Json = False) -> None:
-    """Show your account, its appliance and the use of your allowance."""
+    """Show your account and the use of your allowance."""
     client = connect()
     show({"url": client.url, **client.get("me/")}, as_json, _me)
 
@@ -204,7 +278,7 @@ def forecast(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Tell whether a launch would fit now, or what it would wait for; exits with 1 if not. Launches nothing."""
+    """Tell whether a launch would fit now, without launching it. If not: what it would wait for, and exit code 1."""
     client = connect()
     asks = ",".join(constraints or ())
     answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node, constraints=asks)

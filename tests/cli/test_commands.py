@@ -39,6 +39,26 @@ def test_ps_for_programs(appliance, shell):
     assert (told["id"], told["state"]) == (made["id"], "running")
 
 
+def test_lists_are_filtered_sorted_and_shaped_and_what_matches_is_killed(appliance, shell):
+    for name in ("one", "two"):
+        appliance.launch("sleep", "600", name=name)
+    assert shell("ps", "--sort", "-name", "--format", "name,owner").stdout.split() == [
+        "NAME", "OWNER", "two", "admin", "one", "admin"
+    ]  # fmt: skip
+    lines = shell("ps", "--sort", "name", "--format", "json").stdout.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["one", "two"]
+    assert "no such column" in shell("ps", "--sort", "colour").stderr
+    assert shell("stats", "--filter", "name=one").stdout.split()[7:9] == ["one", "admin"]
+    assert shell("queue", "--filter", "owner=nobody").stdout == "No container waits for GPU memory.\n"
+    assert "no container matches" in shell("kill", "--filter", "name=three").stderr
+    assert "name containers, or give --filter" in shell("kill").stderr
+    assert shell("kill", "--filter", "name=two").stdout.startswith("two: ")
+    assert shell("ps", "-q").stdout.count("\n") == 1
+    told = [json.loads(line) for line in shell("events", "--from", "1h", "--no-follow", "--json").stdout.splitlines()]
+    assert ("killed", "two") in {(event["kind"], event["name"]) for event in told}
+    assert [event["id"] for event in told] == sorted({event["id"] for event in told})
+
+
 def test_stop_inspect_tokens_and_audit(appliance, shell):
     traps = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
     made = appliance.launch("sh", "-c", traps, name="one")

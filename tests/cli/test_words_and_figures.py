@@ -4,8 +4,11 @@ from datetime import UTC, datetime
 from unittest.mock import Mock
 
 import pytest
+from typer.testing import CliRunner
 
-from appliance.cli.rows import state_words
+from appliance.cli.errors import Problem
+from appliance.cli.main import app
+from appliance.cli.rows import CONTAINER_KEYS, in_order, only, state_words
 from appliance.cli.text import clock, day_or_time, ordinal, seconds, size, span, table
 from appliance.cli.views import _by_number
 from web import times
@@ -121,3 +124,33 @@ def test_a_forecast_that_a_swarm_decides_names_no_node():
     client = Mock(each=lambda *_, **__: [{"uuid": f"GPU-{n}", "index": n, "node": f"gpu{n}"} for n in range(2)])
     assert _by_number(client, told, "", "Swarm chooses the node.") == told
     assert _by_number(client, "GPU-1 has it.", "gpu1", "It is empty.") == "Would go to gpu1. It is empty. 1 has it."
+
+
+def test_help_at_eighty_columns_cuts_no_line(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}, terminal_width=80).stdout
+    assert "forecast" in told
+    long = [line for line in told.splitlines() if line.endswith("...") or len(line) > 80]
+    assert long == ["Usage: gpushare [OPTIONS] COMMAND [ARGS]..."]
+
+
+def _container(name, used, age=0):
+    gpus = [{"used": used, "quota": 1, "peak": 1}]
+    return {"name": name, "gpus": gpus, "created_at": f"2026-11-20T21:{29 - age:02}:00Z", "owner": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [(None, "bca"), ("name", "abc"), ("-name", "cba"), ("used", "abc"), ("-USED", "cba"), ("age", "bca")],
+)
+def test_a_list_is_in_the_order_of_a_column(column, names):
+    found = [_container("b", 2, 0), _container("c", 3, 1), _container("a", 1, 2)]
+    assert "".join(each["name"] for each in in_order(found, column, CONTAINER_KEYS)) == names
+
+
+def test_columns_are_chosen_and_an_unknown_one_is_told_with_those_there_are():
+    heads, rows = ("ID", "NAME", ">USED"), [("1", "a", "2 GiB")]
+    assert only(heads, rows, "used, name") == ([">USED", "NAME"], [["2 GiB", "a"]])
+    for do in (lambda: only(heads, rows, "size"), lambda: in_order([], "size", CONTAINER_KEYS)):
+        with pytest.raises(Problem, match="no such column"):
+            do()

@@ -22,7 +22,7 @@ GROUPINGS = {name: name.capitalize() for name in reports.GROUPINGS}
 @login_required
 @require_GET
 def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """?from=&to= (dates, both included) or ?preset=, ?group_by=, ?format=csv. Everybody's, unless ?mine=1."""
+    """?from=&to= (dates, both included) or ?preset=, ?group_by=, ?format=csv; of everybody, unless ?mine=1."""
     today = timezone.localdate()
     first, last, error = today - timedelta(days=29), today, ""
     presets = _presets(today)

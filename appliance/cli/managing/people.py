@@ -51,7 +51,7 @@ def people(
     forgive: Annotated[bool, typer.Option("--forgive", help="Set the past usage to zero.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Admins: list, create, change and disable accounts; show current limits and shares."""
+    """Admins: list, create, change and disable accounts."""
     said: dict[str, Any] = {
         "shares": shares,
         "share_group": share_group,

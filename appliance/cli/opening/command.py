@@ -28,7 +28,7 @@ def open_(
     browser: Annotated[bool, typer.Option(help="Open the browser, or only print the address.")] = True,
     as_json: options.Json = False,
 ) -> None:
-    """Open an application in a container in the browser of this machine: JupyterLab, TensorBoard, … Ctrl-C ends it."""
+    """Open an application in a container in your browser. JupyterLab, TensorBoard, … Ctrl-C ends it."""
     import asyncio  # the help of all commands does not wait for it
 
     from appliance.cli.opening.listening import Opened
