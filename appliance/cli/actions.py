@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from appliance.cli import cards, options
+from appliance.cli import cards, options, views
 from appliance.cli import login as accounts
-from appliance.cli import options, views
 from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import UNKNOWN, Problem
 from appliance.cli.options import connect
