@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.simulation import wanted
 from scheduler.core.arbiter import handle
@@ -48,7 +48,7 @@ SOON, LATER = 1.0, 20.0  # seconds to a tick after something has happened, and a
 
 # GiB → seconds: the first time out, out again, the first time back, back again
 MEASURED = {4: (5.6, 2.9, 1.3, 1.3), 16: (9.6, 8.6, 3.3, 2.9), 40: (22.0, 20.0, 7.4, 6.9)}
-SPEEDS = {"out": 2.0 * GIB, "back": 6.0 * GIB, "least": 1.0}  # what the arbiter is told of it
+SPEEDS: dict[str, Any] = {"out": 2.0 * GIB, "back": 6.0 * GIB, "least": 1.0}  # what the arbiter is told of it
 
 
 def takes(size: int, *, back: bool, first: bool) -> float:

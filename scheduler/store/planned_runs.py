@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
+from scheduler import clock
 from scheduler.core.planned.conditions import After
 from scheduler.core.planned.order import Shape
 from scheduler.core.planned.progress import (
@@ -178,7 +178,7 @@ def start(
             arguments={"gpus": list(gpus)},
         )  # fmt: skip
         progress = begun(progress, run[0], Attempt(str(container.pk), run[1], tuple(gpus)))
-        began = {} if row.started_at else {"started_at": timezone.now()}
+        began = {} if row.started_at else {"started_at": clock.now()}
         Planned.objects.filter(pk=id_).update(progress=as_json(progress), **began)
     return container, progress
 
@@ -260,7 +260,7 @@ def _settle(row: Planned, progress: Progress) -> End | None:
             if ended == Ended.CANCELLED
             else row.reason or _told(progress, row.count)
         )
-        fields |= {"finished_at": timezone.now(), "ended": ended, "reason": by, "place": None, "waits": ""}
+        fields |= {"finished_at": clock.now(), "ended": ended, "reason": by, "place": None, "waits": ""}
     Planned.objects.filter(pk=row.pk).update(**fields)
     return end
 

@@ -85,7 +85,7 @@ class Lab(Host):
         started = Container.objects.live().filter(name=name).exclude(started_at=None)
         return await eventually(lambda: query(started.all().first))
 
-    async def ask(self, call: str, **said: Any) -> dict[str, Any]:
+    async def call(self, call: str, **said: Any) -> dict[str, Any]:
         """What the plugin answers to a call, as Docker makes it."""
         body = json.dumps(said).encode()
         reader, writer = await asyncio.open_unix_connection(str(self.socket))

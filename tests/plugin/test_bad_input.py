@@ -34,7 +34,7 @@ REFUSED = [
 
 async def test_a_volume_is_refused_in_a_sentence_and_is_not_there(lab: Lab) -> None:
     for options, sentence in REFUSED:
-        told = await lab.ask("VolumeDriver.Create", Name="odd", Opts=options)
+        told = await lab.call("VolumeDriver.Create", Name="odd", Opts=options)
         assert sentence in told["Err"], (options, told)
     assert await query(Volume.objects.count) == 0
     noted = await query(lambda: list(AuditEntry.objects.filter(action="volume-refused")))
@@ -78,18 +78,18 @@ async def test_who_has_no_account_or_may_not_launch_is_nobodys_owner(lab: Lab, s
         User.objects.get(username="bob").groups.add(Group.objects.get_or_create(name="viewer")[0])
 
     await query(look_only)
-    told = await lab.ask("VolumeDriver.Create", Name="v", Opts={"owner": "bob"})
+    told = await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "bob"})
     assert '"bob" may not launch containers here' in told["Err"]
     settings.GPUSHARE_PLUGIN_PEOPLE = ["*"]
-    assert (await lab.ask("VolumeDriver.Create", Name="v", Opts={}))["Err"].startswith("gpushare: Say whose it is")
-    told = await lab.ask("VolumeDriver.Create", Name="v", Opts={"owner": "nobody"})
+    assert (await lab.call("VolumeDriver.Create", Name="v", Opts={}))["Err"].startswith("gpushare: Say whose it is")
+    told = await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "nobody"})
     assert 'There is no active account "nobody" here' in told["Err"]
-    assert (await lab.ask("VolumeDriver.Create", Name="v", Opts={"owner": "eve"}))["Err"] == ""
+    assert (await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "eve"}))["Err"] == ""
 
 
 async def test_a_card_that_has_gone_is_told(lab: Lab) -> None:
     await query(Gpu.objects.update, present=False)
-    told = await lab.ask("VolumeDriver.Create", Name="v", Opts={})
+    told = await lab.call("VolumeDriver.Create", Name="v", Opts={})
     assert told["Err"] == "gpushare: This host has no GPU that works: there is nothing to have a quota of."
 
 
@@ -120,7 +120,7 @@ async def test_what_is_no_call_is_answered_or_cut_off_and_the_next_is_served(lab
     long = b"POST /VolumeDriver.Create HTTP/1.1\r\nHost: x\r\nContent-Length: 999999\r\n\r\n" + b" " * 200_000
     assert await say(long) == b""
     assert await say(b"POST /" + b"x" * 100_000) == b""
-    assert await lab.ask("Plugin.Activate") == {"Implements": ["VolumeDriver"]}
+    assert await lab.call("Plugin.Activate") == {"Implements": ["VolumeDriver"]}
 
 
 async def test_it_is_off_unless_somebody_is_named(

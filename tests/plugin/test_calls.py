@@ -29,48 +29,48 @@ async def created(lab: Lab, name: str, volume: str = "one") -> None:
 
 
 async def test_every_call_can_be_repeated(lab: Lab) -> None:
-    assert await lab.ask("VolumeDriver.Capabilities") == {"Capabilities": {"Scope": "local"}, "Err": ""}
+    assert await lab.call("VolumeDriver.Capabilities") == {"Capabilities": {"Scope": "local"}, "Err": ""}
     for _ in range(2):
-        assert await lab.ask("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "1GiB"}) == FINE
-    told = await lab.ask("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "2GiB"})
+        assert await lab.call("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "1GiB"}) == FINE
+    told = await lab.call("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "2GiB"})
     assert "is there already, with other options" in told["Err"]
     known = {"Name": "one", "Mountpoint": "", "Status": {"gpu_memory": "1GiB"}}
-    assert await lab.ask("VolumeDriver.Get", Name="one") == {"Volume": known, "Err": ""}
-    assert known in (await lab.ask("VolumeDriver.List"))["Volumes"]
+    assert await lab.call("VolumeDriver.Get", Name="one") == {"Volume": known, "Err": ""}
+    assert known in (await lab.call("VolumeDriver.List"))["Volumes"]
     await created(lab, "maker")
-    first = await lab.ask("VolumeDriver.Mount", Name="one", ID="m1")
-    again = await asyncio.gather(*(lab.ask("VolumeDriver.Mount", Name="one", ID="m1") for _ in range(5)))
+    first = await lab.call("VolumeDriver.Mount", Name="one", ID="m1")
+    again = await asyncio.gather(*(lab.call("VolumeDriver.Mount", Name="one", ID="m1") for _ in range(5)))
     assert again == [first] * 5
-    assert (await lab.ask("VolumeDriver.Path", Name="one"))["Mountpoint"] == first["Mountpoint"]
+    assert (await lab.call("VolumeDriver.Path", Name="one"))["Mountpoint"] == first["Mountpoint"]
     assert await query(Container.objects.live().count) == 1
-    told = await lab.ask("VolumeDriver.Remove", Name="one")
+    told = await lab.call("VolumeDriver.Remove", Name="one")
     assert told["Err"] == 'gpushare: The volume "one" is mounted by the container "maker".'
     for _ in range(2):
-        assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+        assert await lab.call("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
     await lab.nothing_is_held()
-    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    assert await lab.call("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
     for _ in range(2):
-        assert await lab.ask("VolumeDriver.Remove", Name="one") == FINE
+        assert await lab.call("VolumeDriver.Remove", Name="one") == FINE
     assert await query(Volume.objects.count) == 0
 
 
 async def test_what_is_mounted_again_at_once_is_kept(lab: Lab) -> None:
     """As after `docker cp` into one that is about to be started: that it was unmounted is no end of it."""
     await created(lab, "mine")
-    first = await lab.ask("VolumeDriver.Mount", Name="one", ID="m1")
-    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
-    assert await lab.ask("VolumeDriver.Mount", Name="one", ID="m1") == first
+    first = await lab.call("VolumeDriver.Mount", Name="one", ID="m1")
+    assert await lab.call("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    assert await lab.call("VolumeDriver.Mount", Name="one", ID="m1") == first
     await eventually(lambda: not lab.up.plugin.mounts._tasks)  # it has been looked at
     assert [live.name for live in lab.up.broker.live_containers.values()] == ["mine"]
-    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    assert await lab.call("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
     await lab.nothing_is_held()
 
 
 async def test_unmount_without_mount_and_calls_about_what_is_not_there(lab: Lab) -> None:
-    assert await lab.ask("VolumeDriver.Unmount", Name="none", ID="m") == FINE
-    assert await lab.ask("VolumeDriver.Remove", Name="none") == FINE
+    assert await lab.call("VolumeDriver.Unmount", Name="none", ID="m") == FINE
+    assert await lab.call("VolumeDriver.Remove", Name="none") == FINE
     for call in ("Get", "Path", "Mount"):
-        told = await lab.ask(f"VolumeDriver.{call}", Name="none", ID="m")
+        told = await lab.call(f"VolumeDriver.{call}", Name="none", ID="m")
         assert told["Err"] == 'gpushare: There is no volume "none" here.'
 
 
@@ -186,20 +186,20 @@ async def test_a_mount_that_the_hosts_disk_does_not_take_holds_nothing(
     await created(lab, "mine")
     with monkeypatch.context() as patched:
         patched.setattr(lab.up.plugin._folders, "give", full)
-        told = await lab.ask("VolumeDriver.Mount", Name="one", ID="m1")
+        told = await lab.call("VolumeDriver.Mount", Name="one", ID="m1")
     assert "No space left on device" in told["Err"]
     await lab.nothing_is_held()
-    assert (await lab.ask("VolumeDriver.Mount", Name="one", ID="m1"))["Err"] == ""
-    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
+    assert (await lab.call("VolumeDriver.Mount", Name="one", ID="m1"))["Err"] == ""
+    assert await lab.call("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
     await lab.nothing_is_held()
 
 
 async def test_a_mount_for_no_container_has_a_folder_of_its_own_until_it_ends(lab: Lab) -> None:
-    await lab.ask("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "1GiB"})
-    place = (await lab.ask("VolumeDriver.Mount", Name="one", ID="m"))["Mountpoint"]
+    await lab.call("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "1GiB"})
+    place = (await lab.call("VolumeDriver.Mount", Name="one", ID="m"))["Mountpoint"]
     os.mkdir(f"{place}/old")  # as Docker does that copies there what an image has
     assert await query(Container.objects.count) == 0
-    assert await lab.ask("VolumeDriver.Unmount", Name="one", ID="m") == FINE
+    assert await lab.call("VolumeDriver.Unmount", Name="one", ID="m") == FINE
     assert not os.path.exists(place)  # noqa: ASYNC240 - a moment
 
 

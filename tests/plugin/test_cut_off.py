@@ -135,7 +135,7 @@ async def test_what_docker_never_asks_for_again_is_given_back(lab: Lab, monkeypa
         process = await lab.docker_begin("create", "--name", "idle", *lab.volume("v", gpu_memory="2GiB"), IMAGE, "true")
         assert await process.wait() == 0, await process.communicate()
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, ValueError):
-            await lab.ask("VolumeDriver.Mount", Name="v", ID="m")
+            await lab.call("VolumeDriver.Mount", Name="v", ID="m")
     await lab.nothing_is_held()
     (container,) = await query(lambda: list(Container.objects.all()))
     assert container.reason == "Docker has mounted its volume, and did not start it."

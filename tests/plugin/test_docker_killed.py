@@ -38,7 +38,7 @@ async def test_what_died_with_docker_is_given_back(lab: Lab, dockerd: Dockerd) -
 
 async def test_what_was_mounted_and_not_started_is_given_back(lab: Lab, dockerd: Dockerd) -> None:
     await lab.docker("create", "--name", "mine", "--network=none", *lab.volume("v", gpu_memory="2GiB"), IMAGE, "true")
-    assert (await lab.ask("VolumeDriver.Mount", Name="v", ID="m"))["Err"] == ""
+    assert (await lab.call("VolumeDriver.Mount", Name="v", ID="m"))["Err"] == ""
     assert len(lab.up.broker.live_containers) == 1
     await kill_and_start(dockerd)
     await lab.nothing_is_held()

@@ -73,25 +73,25 @@ async def test_what_docker_is_to_restart_begins_once_the_scheduler_has(lab: Lab,
 async def test_without_docker_it_answers_from_the_database_and_puts_off_a_mount(lab: Lab, dockerd: Dockerd) -> None:
     await lab.docker("volume", "create", "-d", lab.driver, "-o", "gpu_memory=2GiB", "named")
     made = await lab.begin("mine", *HOLD, volume="named", gpu_memory="2GiB")
-    place = (await lab.ask("VolumeDriver.Path", Name="named"))["Mountpoint"]
+    place = (await lab.call("VolumeDriver.Path", Name="named"))["Mountpoint"]
     assert made.pk.hex in place.replace("-", "")
     async with both_are_dead(lab, dockerd):
         await eventually(lab.socket.exists)
-        assert (await lab.ask("Plugin.Activate"))["Implements"] == ["VolumeDriver"]
-        assert (await lab.ask("VolumeDriver.Capabilities"))["Capabilities"] == {"Scope": "local"}
+        assert (await lab.call("Plugin.Activate"))["Implements"] == ["VolumeDriver"]
+        assert (await lab.call("VolumeDriver.Capabilities"))["Capabilities"] == {"Scope": "local"}
         volume = {"Name": "named", "Mountpoint": place, "Status": {"gpu_memory": "2GiB"}}
-        assert (await lab.ask("VolumeDriver.Get", Name="named"))["Volume"] == volume
-        assert (await lab.ask("VolumeDriver.List"))["Volumes"] == [volume]
-        assert await lab.ask("VolumeDriver.Path", Name="named") == {"Mountpoint": place, "Err": ""}
-        assert "no volume" in (await lab.ask("VolumeDriver.Get", Name="other"))["Err"]
-        assert await lab.ask("VolumeDriver.Create", Name="new", Opts={"gpu_memory": "1GiB"}) == {"Err": ""}
-        assert "new" in [each["Name"] for each in (await lab.ask("VolumeDriver.List"))["Volumes"]]
-        assert "1 TiB" in (await lab.ask("VolumeDriver.Create", Name="bad", Opts={"gpu_memory": "1TiB"}))["Err"]
+        assert (await lab.call("VolumeDriver.Get", Name="named"))["Volume"] == volume
+        assert (await lab.call("VolumeDriver.List"))["Volumes"] == [volume]
+        assert await lab.call("VolumeDriver.Path", Name="named") == {"Mountpoint": place, "Err": ""}
+        assert "no volume" in (await lab.call("VolumeDriver.Get", Name="other"))["Err"]
+        assert await lab.call("VolumeDriver.Create", Name="new", Opts={"gpu_memory": "1GiB"}) == {"Err": ""}
+        assert "new" in [each["Name"] for each in (await lab.call("VolumeDriver.List"))["Volumes"]]
+        assert "1 TiB" in (await lab.call("VolumeDriver.Create", Name="bad", Opts={"gpu_memory": "1TiB"}))["Err"]
         for call in ("Mount", "Remove"):
-            refused = await lab.ask(f"VolumeDriver.{call}", Name="new", ID="m")
+            refused = await lab.call(f"VolumeDriver.{call}", Name="new", ID="m")
             assert refused["Err"] == "gpushare: The scheduler has not started yet. Try again shortly."
         assert not lab.up.started.is_set()
         await asyncio.to_thread(dockerd.start)
-    assert (await lab.ask("VolumeDriver.Remove", Name="new"))["Err"] == ""
+    assert (await lab.call("VolumeDriver.Remove", Name="new"))["Err"] == ""
     await lab.until(made, "failed")  # it died with Docker
     await lab.nothing_is_held()

@@ -23,7 +23,7 @@ async def test_five_hundred_at_once(lab: Lab) -> None:
     begun = time.monotonic()
 
     async def mount(number: int) -> dict[str, Any]:
-        return await lab.ask("VolumeDriver.Mount", Name="v", ID=f"m{number}")
+        return await lab.call("VolumeDriver.Mount", Name="v", ID=f"m{number}")
 
     told = await asyncio.gather(*(mount(number) for number in range(MANY)))
     took, late = time.monotonic() - begun, lab.up.watchdog.take_worst()
@@ -34,5 +34,5 @@ async def test_five_hundred_at_once(lab: Lab) -> None:
     assert took < 50, f"Docker waits for a minute, and this took {took:.0f} s"
     assert late < HELD_UP, f"decisions were held up for {late:.2f} s"
     print(f"{MANY} mountings in {took:.1f} s; the loop was late by {late * 1000:.0f} ms at most")
-    await asyncio.gather(*(lab.ask("VolumeDriver.Unmount", Name="v", ID=f"m{number}") for number in range(MANY)))
+    await asyncio.gather(*(lab.call("VolumeDriver.Unmount", Name="v", ID=f"m{number}") for number in range(MANY)))
     await lab.nothing_is_held()
