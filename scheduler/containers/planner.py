@@ -284,8 +284,9 @@ class Planner:
         except Problem as problem:
             self._blocked[plan.owner] = problem.message
         else:
-            if made is None:  # people have changed it meanwhile
+            if made is None:  # it is not what was read, as when people have changed it just now
                 self._queue.drop(plan.id)
+                self._began = False
                 self.wake()
                 return
             container, progress = made
