@@ -1,5 +1,5 @@
-/* Files by SFTP, version 3 (draft-ietf-secsh-filexfer-02), with OpenSSH's extensions posix-rename, hardlink, fsync,
- * statvfs is not. Runs inside a container, as its user, on the standard streams: it may do what that user may, and needs
+/* Files by SFTP, version 3 (draft-ietf-secsh-filexfer-02), with OpenSSH's extensions posix-rename, hardlink, fsync and
+ * limits. Runs inside a container, as its user, on the standard streams: it may do what that user may, and needs
  * nothing of the image. Static, no allocation but of handles, one request after the other. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -16,112 +16,16 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LONGEST = 256 << 10, LONGEST_DATA = LONGEST - 1024, HANDLES = 256, NAMES = 100 };
-
-enum { INIT = 1, VERSION, OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT, SETSTAT, FSETSTAT, OPENDIR, READDIR, REMOVE, MKDIR,
-       RMDIR, REALPATH, STAT, RENAME, READLINK, SYMLINK, STATUS = 101, HANDLE, DATA, NAME, ATTRS, EXTENDED = 200,
-       EXTENDED_REPLY };
-enum { OK, END_OF_FILE, NO_SUCH_FILE, DENIED, FAILURE, BAD_MESSAGE, UNSUPPORTED = 8 };
-enum { HAS_SIZE = 1, HAS_IDS = 2, HAS_MODE = 4, HAS_TIMES = 8, HAS_MORE = 0x80000000 };
-enum { F_READ = 1, F_WRITE = 2, F_APPEND = 4, F_CREATE = 8, F_TRUNCATE = 16, F_EXCLUSIVE = 32 };
-
-/* A request that is read, and an answer that is written; `bad` once a request said less than it had to. */
-static uint8_t in[LONGEST], out[LONGEST + 64];
-static size_t at, end, filled;
-static int bad;
-
-static struct { int file; DIR *folder; int appends; } handles[HANDLES];
-
-struct attributes { uint32_t has, uid, gid, mode, atime, mtime; uint64_t size; };
-
-static uint32_t u32(void) {
-    uint32_t value = 0;
-    if (end - at < sizeof value) return bad = 1, 0;
-    memcpy(&value, in + at, sizeof value);
-    at += sizeof value;
-    return be32toh(value);
-}
-
-static uint64_t u64(void) {
-    uint64_t high = u32();
-    return high << 32 | u32();
-}
-
-static const uint8_t *bytes(uint32_t *length) {
-    *length = u32();
-    if (bad || end - at < *length) return bad = 1, *length = 0, in;
-    at += *length;
-    return in + at - *length;
-}
-
-/* A path, in its own memory of PATH_MAX. An empty one is the folder that we were started in. */
-static char *path(char *into) {
-    uint32_t length;
-    const uint8_t *text = bytes(&length);
-    if (length >= PATH_MAX || memchr(text, 0, length)) return bad = 1, into[0] = 0, into;
-    memcpy(into, text, length);
-    into[length] = 0;
-    if (!length) strcpy(into, ".");
-    return into;
-}
-
-static struct attributes attributes(void) {
-    struct attributes said = {.has = u32()};
-    if (said.has & HAS_SIZE) said.size = u64();
-    if (said.has & HAS_IDS) said.uid = u32(), said.gid = u32();
-    if (said.has & HAS_MODE) said.mode = u32();
-    if (said.has & HAS_TIMES) said.atime = u32(), said.mtime = u32();
-    if (said.has & HAS_MORE)
-        for (uint32_t left = u32(), length; left-- && !bad;) bytes(&length), bytes(&length);
-    return said;
-}
-
-static void put(const void *data, size_t length) {
-    if (filled + length > sizeof out) abort();
-    memcpy(out + filled, data, length);
-    filled += length;
-}
-static void put8(uint8_t value) { put(&value, 1); }
-static void put32(uint32_t value) { value = htobe32(value); put(&value, 4); }
-static void put64(uint64_t value) { value = htobe64(value); put(&value, 8); }
-static void put_text(const char *text) { put32(strlen(text)); put(text, strlen(text)); }
-
-static void put_attributes(const struct stat *found) {
-    put32(HAS_SIZE | HAS_IDS | HAS_MODE | HAS_TIMES);
-    put64(found->st_size);
-    put32(found->st_uid);
-    put32(found->st_gid);
-    put32(found->st_mode);
-    put32(found->st_atime);
-    put32(found->st_mtime);
-}
-
-static void begin(uint8_t kind, uint32_t id) {
-    filled = 4;
-    put8(kind);
-    put32(id);
-}
-
-static void put_status(uint32_t id, uint32_t code, const char *why) {
-    begin(STATUS, id);
-    put32(code);
-    put_text(why);
-    put_text("");
-}
-
-/* By what a system call has said: 0 is good. */
-static void answer(uint32_t id, int result) {
-    int number = result ? errno : 0;
-    put_status(id, !number ? OK : number == ENOENT || number == ENOTDIR ? NO_SUCH_FILE
-                   : number == EACCES || number == EPERM ? DENIED : FAILURE, number ? strerror(number) : "");
-}
+#include "message.h"
 
 static void put_handle(uint32_t id, int file, DIR *folder, int appends) {
     uint32_t free_one = 0;
     while (free_one < HANDLES && (handles[free_one].file >= 0 || handles[free_one].folder)) free_one++;
     if (free_one == HANDLES) {
-        if (folder) closedir(folder);
-        else close(file);
+        if (folder)
+            closedir(folder);
+        else
+            close(file);
         errno = EMFILE;
         answer(id, -1);
         return;
@@ -158,8 +62,10 @@ static void open_file(uint32_t id) {
     if (asked & F_APPEND) flags |= O_APPEND;
     if (bad) return;
     int file = open(name, flags, said.has & HAS_MODE ? said.mode & 07777 : 0666);
-    if (file < 0) answer(id, -1);
-    else put_handle(id, file, NULL, !!(asked & F_APPEND));
+    if (file < 0)
+        answer(id, -1);
+    else
+        put_handle(id, file, NULL, !!(asked & F_APPEND));
 }
 
 static void read_file(uint32_t id) {
@@ -170,7 +76,8 @@ static void read_file(uint32_t id) {
     put32(0);
     size_t start = filled;
     ssize_t got = pread(file_of(number), out + start, length < LONGEST_DATA ? length : LONGEST_DATA, offset);
-    if (got < 0 && errno == ESPIPE) got = read(file_of(number), out + start, length < LONGEST_DATA ? length : LONGEST_DATA);
+    if (got < 0 && errno == ESPIPE)
+        got = read(file_of(number), out + start, length < LONGEST_DATA ? length : LONGEST_DATA);
     if (got < 0) return answer(id, -1);
     if (!got) return put_status(id, END_OF_FILE, "");
     filled = start - 4;
@@ -185,8 +92,8 @@ static void write_file(uint32_t id) {
     const uint8_t *data = bytes(&length);
     if (bad) return;
     while (length) {
-        ssize_t put_down = number >= 0 && handles[number].appends ? write(file, data, length)
-                                                                  : pwrite(file, data, length, offset);
+        ssize_t put_down =
+            number >= 0 && handles[number].appends ? write(file, data, length) : pwrite(file, data, length, offset);
         if (put_down < 0 && errno == ESPIPE) put_down = write(file, data, length);
         if (put_down < 0) return answer(id, -1);
         data += put_down, offset += put_down, length -= put_down;
@@ -200,7 +107,8 @@ static int set(int file, const char *name, const struct attributes *said) {
     if (said->has & HAS_SIZE && (file < 0 ? truncate(name, said->size) : ftruncate(file, said->size))) return -1;
     if (said->has & HAS_IDS && (file < 0 ? chown(name, said->uid, said->gid) : fchown(file, said->uid, said->gid)))
         return -1;
-    if (said->has & HAS_MODE && (file < 0 ? chmod(name, said->mode & 07777) : fchmod(file, said->mode & 07777))) return -1;
+    if (said->has & HAS_MODE && (file < 0 ? chmod(name, said->mode & 07777) : fchmod(file, said->mode & 07777)))
+        return -1;
     if (said->has & HAS_TIMES && (file < 0 ? utimensat(AT_FDCWD, name, times, 0) : futimens(file, times))) return -1;
     return 0;
 }
@@ -226,7 +134,7 @@ static void read_folder(uint32_t id) {
     begin(NAME, id);
     put32(0);
     uint32_t count = 0;
-    for (struct dirent *entry; count < NAMES && (entry = readdir(handles[number].folder)); ) {
+    for (struct dirent *entry; count < NAMES && (entry = readdir(handles[number].folder));) {
         struct stat found;
         if (fstatat(dirfd(handles[number].folder), entry->d_name, &found, AT_SYMLINK_NOFOLLOW)) continue;
         put_entry(entry->d_name, &found);
@@ -300,55 +208,97 @@ static void serve(uint8_t kind, uint32_t id) {
     DIR *folder;
     int number;
     switch (kind) {
-    case OPEN: open_file(id); break;
-    case READ: read_file(id); break;
-    case WRITE: write_file(id); break;
-    case READDIR: read_folder(id); break;
-    case EXTENDED: extended(id); break;
-    case CLOSE:
-        if ((number = handle()) < 0) { errno = EBADF; answer(id, -1); break; }
-        answer(id, handles[number].folder ? closedir(handles[number].folder) : close(handles[number].file));
-        handles[number].file = -1;
-        handles[number].folder = NULL;
-        break;
-    case STAT: case LSTAT: case FSTAT:
-        if (kind == FSTAT ? fstat(file_of(handle()), &found)
-            : kind == STAT ? stat(path(name), &found) : lstat(path(name), &found)) { answer(id, -1); break; }
-        begin(ATTRS, id);
-        put_attributes(&found);
-        break;
-    case SETSTAT: path(name); said = attributes(); if (!bad) answer(id, set(-1, name, &said)); break;
-    case FSETSTAT:
-        number = handle();
-        said = attributes();
-        if (number < 0) { errno = EBADF; answer(id, -1); }
-        else answer(id, set(file_of(number), NULL, &said));
-        break;
-    case OPENDIR:
-        if (!(folder = opendir(path(name)))) answer(id, -1);
-        else put_handle(id, -1, folder, 0);
-        break;
-    case REMOVE: answer(id, unlink(path(name))); break;
-    case MKDIR:
-        path(name);
-        said = attributes();
-        if (!bad) answer(id, mkdir(name, said.has & HAS_MODE ? said.mode & 07777 : 0777));
-        break;
-    case RMDIR: answer(id, rmdir(path(name))); break;
-    case REALPATH: real_path(id, path(name)); break;
-    case RENAME: path(name), path(other); if (!bad) answer(id, rename_new(name, other)); break;
-    case READLINK: {
-        ssize_t length = readlink(path(name), other, sizeof other - 1);
-        if (length < 0) { answer(id, -1); break; }
-        other[length] = 0;
-        put_name(id, other);
-        break;
-    }
-    case SYMLINK: /* OpenSSH has the two the other way round than the draft, and all follow it */
-        path(name), path(other);
-        if (!bad) answer(id, symlink(name, other));
-        break;
-    default: put_status(id, UNSUPPORTED, "not supported");
+        case OPEN:
+            open_file(id);
+            break;
+        case READ:
+            read_file(id);
+            break;
+        case WRITE:
+            write_file(id);
+            break;
+        case READDIR:
+            read_folder(id);
+            break;
+        case EXTENDED:
+            extended(id);
+            break;
+        case CLOSE:
+            if ((number = handle()) < 0) {
+                errno = EBADF;
+                answer(id, -1);
+                break;
+            }
+            answer(id, handles[number].folder ? closedir(handles[number].folder) : close(handles[number].file));
+            handles[number].file = -1;
+            handles[number].folder = NULL;
+            break;
+        case STAT:
+        case LSTAT:
+        case FSTAT:
+            if (kind == FSTAT  ? fstat(file_of(handle()), &found)
+                : kind == STAT ? stat(path(name), &found)
+                               : lstat(path(name), &found)) {
+                answer(id, -1);
+                break;
+            }
+            begin(ATTRS, id);
+            put_attributes(&found);
+            break;
+        case SETSTAT:
+            path(name);
+            said = attributes();
+            if (!bad) answer(id, set(-1, name, &said));
+            break;
+        case FSETSTAT:
+            number = handle();
+            said = attributes();
+            if (number < 0) {
+                errno = EBADF;
+                answer(id, -1);
+            } else
+                answer(id, set(file_of(number), NULL, &said));
+            break;
+        case OPENDIR:
+            if (!(folder = opendir(path(name))))
+                answer(id, -1);
+            else
+                put_handle(id, -1, folder, 0);
+            break;
+        case REMOVE:
+            answer(id, unlink(path(name)));
+            break;
+        case MKDIR:
+            path(name);
+            said = attributes();
+            if (!bad) answer(id, mkdir(name, said.has & HAS_MODE ? said.mode & 07777 : 0777));
+            break;
+        case RMDIR:
+            answer(id, rmdir(path(name)));
+            break;
+        case REALPATH:
+            real_path(id, path(name));
+            break;
+        case RENAME:
+            path(name), path(other);
+            if (!bad) answer(id, rename_new(name, other));
+            break;
+        case READLINK: {
+            ssize_t length = readlink(path(name), other, sizeof other - 1);
+            if (length < 0) {
+                answer(id, -1);
+                break;
+            }
+            other[length] = 0;
+            put_name(id, other);
+            break;
+        }
+        case SYMLINK: /* OpenSSH has the two the other way round than the draft, and all follow it */
+            path(name), path(other);
+            if (!bad) answer(id, symlink(name, other));
+            break;
+        default:
+            put_status(id, UNSUPPORTED, "not supported");
     }
 }
 

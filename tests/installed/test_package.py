@@ -26,6 +26,7 @@ pytestmark = [
 ]
 SHELL = ("build", "outside", "gpushare-manage", "gpushare-node", "postinst", "prerm", "postrm")
 REGISTRIES = re.compile(rb"pythonhosted|pypi\.org/simple|registry\.npmjs|deb\.debian\.org|/debian/pool/")
+PROGRAMS = {"gpushare-sftp", "guardian", "workload", "manage.py"}
 OLDEST_GLIBC = (2, 17)  # of the images that containers run
 HOSTS_GLIBC = (2, 36)  # Debian 12's; Ubuntu 24.04 has 2.39
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # Debian 12's, Ubuntu 24.04's, Debian 13's, and the next
@@ -59,7 +60,7 @@ def test_everything_is_roots_and_nobody_else_may_write_there(package: Path) -> N
         assert mode[0] == "l" or (mode[5], mode[8]) == ("-", "-"), line
         assert not re.search("[sStT]", mode[1:]), line
     for path in ours(package):
-        program = path.parent.name in ("bin", "sbin") or path.name in ("guardian", "workload", "manage.py")
+        program = path.parent.name in ("bin", "sbin") or path.name in PROGRAMS
         assert not program or path.is_symlink() or path.stat().st_mode & stat.S_IXUSR, path
     assert (package / "files/etc/gpushare/gpushare.env").stat().st_mode & 0o777 == 0o600
 
@@ -107,7 +108,7 @@ def test_what_is_compiled_runs_with_the_glibc_of_hosts_and_images(package: Path)
     compiled = [
         path for path in (files / ".build").rglob("*") if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"
     ]
-    assert {path.name for path in compiled} >= {"libgpushare.so", "guardian", "workload", "_gpushare.so"}
+    assert {path.name for path in compiled} >= {"libgpushare.so", "_gpushare.so", *PROGRAMS - {"manage.py"}}
     for path in compiled:
         assert newest_glibc(path) <= OLDEST_GLIBC, path
     libraries = [path for path in (files / ".venv/libraries").rglob("*.so*") if not path.is_symlink()]
