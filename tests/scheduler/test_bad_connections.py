@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import struct
-import sys
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
@@ -18,32 +16,32 @@ from scheduler.sessions.connection import UNSENT_LIMIT, Connection
 from scheduler.sessions.processes import OPEN_CALLS
 from scheduler.sessions.server import CONNECTIONS_BEFORE_HELLO
 from shim.binding import FRAME_SIZE, WIRE_VERSION, Frame, Type, pack
-from tests.support.eventually import eventually
-from tests.support.host import GIB, MIB, ROOT, Host, host
-from tests.support.raw import Elsewhere, Raw
+from tests.support.host import GIB, MIB, Host
+from tests.support.host import host as real_host
+from tests.support.inprocess.host import InProcess
+from tests.support.inprocess.process import Process
+from tests.support.raw import Elsewhere, Raw, beside
 
-__all__ = ["host"]
-
+__all__ = ["real_host"]
 
 HELLO = Frame(Type.HELLO, code=WIRE_VERSION)
 
 
 @pytest.fixture
-async def directory(host: Host) -> Path:
+async def directory(host: InProcess) -> Path:
     """Of the socket of a container that does nothing by itself."""
     container = await host.launch("sleep", "600")
     return host.up.server.socket_dir(str(container.pk))
 
 
 @pytest.fixture
-async def neighbour(host: Host) -> AsyncIterator[Elsewhere]:
+async def neighbour(host: InProcess) -> AsyncIterator[Process]:
     """A well-behaved process of another container; it must still get memory when the test is over."""
-    container = await host.launch("sleep", "600")
-    elsewhere = await asyncio.to_thread(Elsewhere, host.up.server.socket_dir(str(container.pk)))
-    yield elsewhere
-    answer = await asyncio.to_thread(elsewhere.need, 64 * MIB)
-    elsewhere.close()
-    assert answer == str(Frame(Type.GRANTED.value, 0, 99, 0, 64 * MIB))
+    container = await host.launch("sleep", "60000")
+    process = host.process(container)
+    await process.connect()
+    yield process
+    await process.need(64 * MIB)
 
 
 def size(number: int) -> bytes:
@@ -68,7 +66,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD.keys())
-async def test_connection_that_breaks_the_rules_is_closed(directory: Path, neighbour: Elsewhere, data: bytes) -> None:
+async def test_connection_that_breaks_the_rules_is_closed(directory: Path, neighbour: Process, data: bytes) -> None:
     raw = await asyncio.to_thread(Raw, directory)
     raw.send_bytes(data)
     assert await asyncio.to_thread(raw.is_closed)
@@ -76,33 +74,31 @@ async def test_connection_that_breaks_the_rules_is_closed(directory: Path, neigh
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, FRAME_SIZE - 1])
-async def test_half_a_frame_hurts_nobody(host: Host, directory: Path, neighbour: Elsewhere, cut: int) -> None:
+async def test_half_a_frame_hurts_nobody(host: InProcess, directory: Path, neighbour: Process, cut: int) -> None:
     raw = await asyncio.to_thread(Raw, directory)
     raw.send_bytes(pack(HELLO)[:cut])
     await asyncio.sleep(0)
     raw.close()
-    await eventually(lambda: not host.up.server.connections(directory.name))
+    await host.eventually(lambda: not host.up.server.connections(directory.name))
 
 
-async def test_a_frame_that_arrives_byte_by_byte_is_understood(directory: Path, neighbour: Elsewhere) -> None:
+async def test_a_frame_that_arrives_byte_by_byte_is_understood(directory: Path, neighbour: Process) -> None:
     raw = await asyncio.to_thread(Raw, directory)
     for byte in pack(HELLO):
         raw.send_bytes(bytes([byte]))
         await asyncio.sleep(0.001)
-    welcome = await asyncio.to_thread(raw.read)
-    assert welcome is not None
-    assert welcome.type == Type.WELCOME
+    assert (await asyncio.to_thread(raw.read) or HELLO).type == Type.WELCOME
     raw.close()
 
 
 async def test_shim_of_another_version_is_refused_in_a_sentence(
-    host: Host, neighbour: Elsewhere, monkeypatch: pytest.MonkeyPatch
+    real_host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.sessions.processes.WIRE_VERSION", WIRE_VERSION + 1)
-    container = await host.launch("workload", "--bytes", "1MiB")
-    await host.until(container, "failed")
-    assert "no GPU memory for this process" in host.log(container)
-    assert "another release started its container; start it again" in host.log(container)
+    container = await real_host.launch("workload", "--bytes", "1MiB")
+    await real_host.until(container, "failed")
+    assert "no GPU memory for this process" in real_host.log(container)
+    assert "another release started its container; start it again" in real_host.log(container)
 
 
 FORGER = """
@@ -110,7 +106,7 @@ import os, sys
 from pathlib import Path
 from scheduler.gpus import uuid_bytes
 from shim.binding import LeasePage
-from tests.support.raw import Raw
+from tests.support.raw import Elsewhere, Raw
 name = f"gpushare-lease-{os.getpid()}-{Path(sys.argv[1]).name}"
 page = LeasePage.create([uuid_bytes(sys.argv[2])], name)
 page[0].extend(1 << 30)
@@ -121,16 +117,13 @@ print(os.fstat(given.fileno()).st_ino == os.fstat(page.fileno()).st_ino, given[0
 """
 
 
-async def test_new_process_brings_no_page_of_its_own_making(host: Host, directory: Path, neighbour: Elsewhere) -> None:
+async def test_new_process_brings_no_page_of_its_own_making(real_host: Host) -> None:
     """It would have what the page says that it uses without having asked, and past everybody who waits."""
-    live = host.up.broker.live_containers[directory.name]
-    forger = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", FORGER, str(directory), *live.quota, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    told, _ = await forger.communicate()
-    assert told.decode().split() == ["False", "0"]
-    assert not host.up.broker.state.containers[live.id].leased
+    container = await real_host.launch("sleep", "600")
+    live = real_host.up.broker.live_containers[str(container.pk)]
+    told, _ = await asyncio.to_thread(beside(FORGER, real_host.up.server.socket_dir(live.id), *live.quota).communicate)
+    assert told.split() == ["False", "0"]
+    assert not real_host.up.broker.state.containers[live.id].leased
 
 
 async def test_who_connects_again_has_its_map_read_by_nobody(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +141,7 @@ async def test_who_connects_again_has_its_map_read_by_nobody(directory: Path, mo
 
 
 async def test_of_a_map_no_more_is_read_than_its_budget(
-    host: Host, directory: Path, monkeypatch: pytest.MonkeyPatch
+    host: InProcess, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process made it 230 MB long, and a start has to look at all of them."""
     process = await asyncio.to_thread(Elsewhere, directory)  # not this one, which may have pages of earlier tests
@@ -166,7 +159,7 @@ async def test_of_a_map_no_more_is_read_than_its_budget(
 
 
 async def test_process_that_reads_no_answers_is_hung_up_on_and_few_are_kept_for_it(
-    host: Host, directory: Path, neighbour: Elsewhere, monkeypatch: pytest.MonkeyPatch
+    host: InProcess, directory: Path, neighbour: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were 4,096 of each connection: 630 MB of a container."""
     kept: list[int] = []
@@ -187,28 +180,27 @@ async def test_process_that_reads_no_answers_is_hung_up_on_and_few_are_kept_for_
             raw.send_bytes(needs)
 
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
-        await asyncio.wait_for(asyncio.to_thread(flood), 60)
+        await asyncio.to_thread(flood)
     raw.close()
     assert OPEN_CALLS < max(kept) == UNSENT_LIMIT + 1
 
 
-async def fill(host: Host, size: int) -> Elsewhere:
-    """A process that holds so many bytes, all of its quota, until it is closed."""
-    container = await host.launch("sleep", "600", gpu_memory=size)
-    filler = await asyncio.to_thread(Elsewhere, host.up.server.socket_dir(str(container.pk)))
-    assert await asyncio.to_thread(filler.need, size) == str(Frame(Type.GRANTED.value, 0, 99, 0, size))
-    return filler
+async def fill(host: InProcess, size: int) -> Process:
+    """A process that holds so many bytes, all of its quota, until it is ended."""
+    process = host.process(await host.launch("sleep", "60000", gpu_memory=size))
+    await process.connect()
+    await process.need(size)
+    return process
 
 
 async def test_calls_beyond_a_containers_budget_wait_unread_and_are_answered_in_the_end(
-    host: Host, directory: Path, neighbour: Elsewhere
+    host: InProcess, directory: Path, neighbour: Process
 ) -> None:
     """8 × 1,000 waiting calls took 52 s of the loop; now so many of a container are weighed, and the rest waits."""
     needs = OPEN_CALLS
     raw = await asyncio.to_thread(Raw, directory)
     await asyncio.to_thread(raw.hello)
-    raw.socket.settimeout(60)
-    assert (await asyncio.to_thread(neighbour.need, 2 * MIB)) == str(Frame(Type.GRANTED.value, 0, 99, 0, 2 * MIB))
+    await neighbour.need(2 * MIB)
     filler = await fill(host, 5110 * MIB)
 
     def waiting() -> int:
@@ -216,32 +208,32 @@ async def test_calls_beyond_a_containers_budget_wait_unread_and_are_answered_in_
 
     calls = needs + 40
     await asyncio.to_thread(lambda: [raw.need(12 * MIB, serial) for serial in range(calls)])
-    await eventually(lambda: waiting() == needs)
-    assert (await asyncio.to_thread(neighbour.need, 2 * MIB)) == str(Frame(Type.GRANTED.value, 0, 99, 0, 2 * MIB))
+    await host.eventually(lambda: waiting() == needs)
+    await neighbour.need(2 * MIB)
     assert waiting() == needs
-    filler.close()
+    host.engine.kill_process(filler.pid)
     answers = [await asyncio.to_thread(raw.read) for _ in range(calls)]
     assert {answer and answer.type for answer in answers} == {Type.GRANTED}
     assert {answer and answer.serial for answer in answers} == set(range(calls))
     raw.close()
 
 
-async def test_what_a_process_frees_comes_back_although_it_is_not_heard(host: Host, directory: Path) -> None:
+async def test_what_a_process_frees_comes_back_although_it_is_not_heard(host: InProcess, directory: Path) -> None:
     """Its RELEASED lies behind calls that wait for that very memory."""
     raw = await asyncio.to_thread(Raw, directory)
     page = await asyncio.to_thread(raw.hello)
-    raw.socket.settimeout(60)
     raw.need(512 * MIB, serial=0)
     assert await asyncio.to_thread(raw.read) is not None
     page[0].accept(512 * MIB)
     filler = await fill(host, 4600 * MIB)
     calls = OPEN_CALLS + 8
     await asyncio.to_thread(lambda: [raw.need(12 * MIB, serial) for serial in range(1, calls)])
-    await eventually(lambda: host.up.broker.live_containers[directory.name].open_calls == OPEN_CALLS)
+    await host.eventually(lambda: host.up.broker.live_containers[directory.name].open_calls == OPEN_CALLS)
     page[0].release(512 * MIB)
+    await asyncio.sleep(2)
     answers = [await asyncio.to_thread(raw.read) for _ in range(1, calls)]
     assert {answer and answer.type for answer in answers} == {Type.GRANTED}
-    filler.close()
+    host.engine.kill_process(filler.pid)
     raw.close()
 
 
@@ -262,17 +254,12 @@ time.sleep(60)
 
 
 async def test_many_connections_of_one_container_leave_descriptors_for_the_others(
-    host: Host, directory: Path, neighbour: Elsewhere
+    host: InProcess, directory: Path, neighbour: Process
 ) -> None:
     budget = CONNECTIONS_BEFORE_HELLO
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _GREEDY, f"{directory}/gpushare.sock", "5000", stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        assert await process.stdout.readline() == b"connected\n"
+    with beside(_GREEDY, directory / "gpushare.sock", 5000) as process:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "connected\n"
         assert host.up.server.connections(directory.name) <= budget
-    finally:
         process.kill()
-        await process.communicate()
-    await eventually(lambda: not host.up.server.connections(directory.name))
+    await host.eventually(lambda: not host.up.server.connections(directory.name))

@@ -88,38 +88,13 @@ async def test_all_that_proc_tells_of_it_is_what_a_thread_tells_that_lives(host:
     await ends(host, container)
 
 
-async def test_it_can_be_paused_and_goes_on(host: Host) -> None:
+async def test_it_is_paused_moved_and_taken_over_like_any_other(host: Host) -> None:
     container = await leaderless(host)
+    before, pid = used(host, container), pid_of(host, container)
     assert (await host.command("pause", container)).outcome == "done"
-    assert (await asyncio.to_thread(proc.stat, pid_of(host, container))).state in "Tt"
-    assert is_stopped(pid_of(host, container))
+    assert (await asyncio.to_thread(proc.stat, pid)).state in "Tt"
+    assert is_stopped(pid)
     assert (await host.command("resume", container)).outcome == "done"
-    await ends(host, container)
-
-
-async def test_a_new_scheduler_takes_it_over_with_all_that_it_holds(host: Host) -> None:
-    container = await leaderless(host)
-    before = used(host, container)
-    await host.stop()
-    await host.start()
-    await eventually(lambda: used(host, container) == before)
-    (gpu,) = host.up.gpus.cards
-    await eventually(lambda: host.up.broker.state.gpus[gpu].held >= before)
-    assert (await host.claim(container)).unexplained == 0
-    await ends(host, container)
-
-
-async def test_its_page_is_found_though_it_has_closed_all_its_descriptors(host: Host) -> None:
-    container = await leaderless(host, "closed")
-    before = used(host, container)
-    await host.stop()
-    await host.start()
-    await eventually(lambda: used(host, container) == before)
-    await ends(host, container)
-
-
-async def test_it_is_swapped_out_taken_over_and_comes_back(host: Host) -> None:
-    container = await leaderless(host)
     answer = await host.command("pause", container, free_memory=True)
     assert answer.outcome == "done", answer.message
     await host.stop()
@@ -127,5 +102,17 @@ async def test_it_is_swapped_out_taken_over_and_comes_back(host: Host) -> None:
     live = host.up.broker.live_containers[str(container.pk)]
     assert (live.swap, len(live.sessions), used(host, container)) == (Swap.OUT, 1, 0)
     assert (await host.command("resume", container)).outcome == "done"
-    await eventually(lambda: used(host, container) >= SIZE)
+    await eventually(lambda: used(host, container) == before)
+    await ends(host, container)
+
+
+async def test_a_new_scheduler_finds_its_page_though_it_has_closed_all_its_descriptors(host: Host) -> None:
+    container = await leaderless(host, "closed")
+    before = used(host, container)
+    await host.stop()
+    await host.start()
+    await eventually(lambda: used(host, container) == before)
+    (gpu,) = host.up.gpus.cards
+    await eventually(lambda: host.up.broker.state.gpus[gpu].held >= before)
+    assert (await host.claim(container)).unexplained == 0
     await ends(host, container)

@@ -75,17 +75,20 @@ for line in sys.stdin:
 """
 
 
+def beside(script: str, *words: object) -> subprocess.Popen[str]:
+    """A Python program in a process of its own, to be written to, and to be read from in a thread."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, words)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
 class Elsewhere:
     """A raw connection in a process of its own: the scheduler tells processes apart by the kernel's word."""
 
     def __init__(self, directory: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _ELSEWHERE, str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
+        self.process = beside(_ELSEWHERE, directory)
         self.pid = int(self._line())
 
     def need(self, size: int) -> str:

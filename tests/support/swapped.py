@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 import shim.sim
-from scheduler.containers import moving
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import eventually
 from tests.support.host import BUILD, GIB, Host, query
 from web.models import Container, Gpu
 
@@ -23,21 +20,6 @@ STEPS = pytest.mark.parametrize("step", [LOCK, CHECKPOINT], ids=["lock", "checkp
 def at_once() -> None:
     """The simulated card of this process moves memory without taking time, also what is under way."""
     _speed(0)
-
-
-@contextmanager
-def held_up() -> Iterator[None]:
-    """Inside, no memory gets to the other side: a move that begins is under way until the test leaves this.
-
-    Patches how long the scheduler waits for a move, which is to be no limit of the test's.
-    """
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(moving, "GRACE", 10 * PATIENCE)
-        slowly()
-        try:
-            yield
-        finally:
-            at_once()
 
 
 def slowly() -> None:

@@ -59,8 +59,8 @@ WAITING: dict[str, tuple[str, ...]] = {
     "backups: of each kind of failure one more; that a wiped host comes back stays": (
         "tests/appliance/test_log_of_a_run.py",
     ),
-    "the database is away for long; tests/scheduler/test_kept_here.py stays": (
-        "tests/scheduler/test_without_the_database.py",
+    "the database is away for long; tests/scheduler/test_without_the_database.py and test_kept_here.py stay": (
+        "tests/scheduler/test_without_the_database_processes.py",
     ),
     "what documents show is played in full": (
         "tests/cli/test_document.py",

@@ -70,8 +70,8 @@ EXCEPTIONS = {
 # Files of tests/scheduler that still sleep or look at a clock. One that is mended may go from here; none may be added.
 _NAMES = """
     answered_too_late bad_connections console_attaching console_viewers
-    handed_over kept_here measure_processes nobody_loses_the_place preemption_processes
-    processes programs restart_processes sockets storm sums
+    handed_over kept_here measure_processes preemption_processes
+    programs restart_processes sockets storm
     swapping_processes turns_at_random turns_from_samples turns_processes
     verifying
 """
