@@ -97,7 +97,7 @@ def test_nothing_else_in_the_scheduler_reads_what_proc_tells_of_a_process() -> N
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in (ROOT / "scheduler").rglob("*.py")
-        if path.name != "proc.py"
+        if path.name not in ("proc.py", "card_nodes.py")  # the latter is a program of its own, without the appliance
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if reads.search(line)
     ]
