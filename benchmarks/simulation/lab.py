@@ -16,7 +16,6 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, NamedTuple
 
-from benchmarks.simulation import wanted
 from scheduler.core.arbiter import handle
 from scheduler.core.events import (
     ActivityDetected,
@@ -41,6 +40,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.people.tree import Tree
 from scheduler.core.state import Mode, Preemption, State
+from scheduler.core.turns.shares import divide_by_person
 
 GIB = 2**30
 HORIZON = 14 * 86400.0  # seconds, by which everything has ended
@@ -99,7 +99,7 @@ class Day:
     """What happened. `cells`: of each cell after the first, the seconds that it was stalled before it began.
 
     By owner, of the times in which somebody waited for the card: byte·seconds held, seconds computed, and both due.
-    `wanted_due`: byte·seconds, as if nobody were due more than its containers there take (`wanted.py`).
+    `wanted_due`: byte·seconds, as if nobody were due more than its containers there take, and the others the rest.
     """
 
     stalls: list[Stall] = field(default_factory=list)
@@ -219,8 +219,9 @@ class _Lab:
             wants = Counter[str]()
             for run in self.live.values() if there else ():
                 wants[run.program.owner] += run.program.size if run.gpu == gpu else 0
-            for name, due in wanted.due(self.tree, +wants, held).items():
-                self.day.wanted_due[name] += due * seconds
+            most = {name: size / held for name, size in wants.items() if size and held}
+            for name, part in divide_by_person(self.tree, {name: (name, 1) for name in most}, most).items():
+                self.day.wanted_due[name] += part * held * seconds
             for name, its in there.items():
                 self.day.held[name] += its * seconds
                 self.day.held_due[name] += held * parts[name] * seconds

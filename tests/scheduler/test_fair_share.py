@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from scheduler.core.events import (
     Ticked,
 )
 from scheduler.core.people.ledger import GIB_HOUR, HALF_LIFE, accounts
+from scheduler.core.people.ratios import ratios
 from scheduler.core.state import State
 from scheduler.gpus import Card
 from scheduler.monitors.fair_share import FairShare
@@ -44,10 +46,10 @@ Accounts = dict[str, tuple[float, float]]
 class Core:
     """The arbiter on a clock of its own, with no headroom to take back: what FairShare wants of a broker."""
 
-    def __init__(self) -> None:
-        self.state, self.time = State(), 100.0
+    def __init__(self, gpu: str = "GPU-a") -> None:
+        self.state, self.time, self.gpu = State(), 100.0, gpu
         self.live_containers: dict[str, Any] = {}
-        self.tell(GpuSeen(self.time, "GPU-a", 10 * GIB))
+        self.tell(GpuSeen(self.time, gpu, 10 * GIB))
 
     def now(self) -> float:
         return self.time
@@ -64,25 +66,25 @@ class Core:
 
     def asks(self, person: str, size: int) -> None:
         session = len(self.state.sessions) + 1
-        self.tell(ContainerAdded(self.time, f"of-{person}", {"GPU-a": size}, owner=person))
+        self.tell(ContainerAdded(self.time, f"of-{person}", {self.gpu: size}, owner=person))
         self.tell(SessionOpened(self.time, session, f"of-{person}"))
-        self.tell(Needed(self.time, session, 1, "GPU-a", size))
+        self.tell(Needed(self.time, session, 1, self.gpu, size))
 
     def told(self) -> Accounts:
         """Person → had, due in whole hundredths of GiB·hours."""
-        its = accounts(self.state.people, self.time).get("GPU-a", {})
+        its = accounts(self.state.people, self.time).get(self.gpu, {})
         return {name: (round(each.had / GIB_HOUR, 2), round(each.due / GIB_HOUR, 2)) for name, each in its.items()}
 
 
 class Host:
     """One after the other: schedulers of one host, on a wall clock that the test sets."""
 
-    def __init__(self) -> None:
-        self.wall = NOON
+    def __init__(self, node: str = "here", card: Card = CARD) -> None:
+        self.wall, self.node, self.card = NOON, node, card
 
     async def start(self) -> tuple[Core, FairShare]:
-        self.store, self.core = Store("here", "us"), Core()
-        await self.store.open({"GPU-a": CARD}, {})
+        self.store, self.core = Store(self.node, f"scheduler of {self.node}"), Core(self.card.uuid)
+        await self.store.open({self.card.uuid: self.card}, {})
         self.fair: Any = FairShare(self.core, self.store)  # type: ignore[arg-type]
         await self.fair.start()
         return self.core, self.fair
@@ -163,7 +165,7 @@ async def test_shares_groups_and_the_usage_of_other_hosts_reach_the_core(host: H
     await query(_a_group_and_another_host)
     core, fair = await host.start()
     tree, elsewhere = core.state.people.tree, core.state.people.elsewhere
-    assert (tree.groups, tree.shares, tree.own) == ({"ada": "vision"}, {"vision": 2.0}, {"ada": 3.0})
+    assert (tree.groups, tree.shares, tree.own) == ({"ada": "vision"}, {"vision": 2.0}, {"ada": 100_000.0})
     assert elsewhere.capacity == 20 * GIB
     assert {name: round(each.had / GIB_HOUR, 2) for name, each in elsewhere.accounts.items()} == {"ada": 5, "eve": 0}
     await query(lambda: GroupShares.objects.all().delete())
@@ -177,12 +179,29 @@ def _a_group_and_another_host() -> None:
     group = Group.objects.create(name="vision")
     group.user_set.add(ada)
     GroupShares.objects.create(group=group, shares=2)
-    PersonShares.objects.create(user=ada, shares=3)
+    PersonShares.objects.create(user=ada, shares=1000, boost=100, boost_until=datetime(2100, 1, 1, tzinfo=UTC))
     PersonShares.objects.create(user=bob, forgiven=1)
     other = make_gpu(make_node(name="other"), index=7, capacity=20 * GIB)
     ago = datetime.fromtimestamp(NOON - HALF_LIFE, UTC)
     for person, had in (("ada", 10.0), ("bob", 10.0), ("eve", -10.0)):
         Usage.objects.create(gpu=other, person=person, had=had, due=0.0, at=ago)
+
+
+async def test_two_schedulers_on_one_database_add_up_what_a_person_had(host: Host) -> None:
+    other = Host("there", replace(CARD, uuid="GPU-b"))
+    try:
+        for each in (host, other):
+            await an_hour_of_waiting(each)
+            await each.written()
+        for each in (host, other):
+            await each.fair._hear()
+            elsewhere = each.core.state.people.elsewhere
+            its = {name: round(one.had / GIB_HOUR, 1) for name, one in elsewhere.accounts.items()}
+            assert (its, elsewhere.capacity) == ({"ada": 7.9, "bob": 0.0}, 10 * GIB)
+            known = ratios(each.core.state, each.core.time)
+            assert {name: round(one.had / GIB_HOUR, 1) for name, one in known.accounts.items()}["ada"] == 15.9
+    finally:
+        await other.killed()
 
 
 async def test_forgiven_usage_is_zero_at_once_and_after_a_restart(host: Host) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 ROOT = ""
-LEAST, MOST = 0.001, 1000.0  # shares
+LEAST, MOST = 0.001, 100_000.0  # shares; the most: 1,000 that are boosted 100 times
 FINE = 2.0**16  # shares are multiples of 1/FINE, so that sums of them are exact in whatever order
 
 
