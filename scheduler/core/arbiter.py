@@ -177,7 +177,7 @@ def _preemption_changed(step: Step, event: PreemptionChanged) -> None:
     rule = event.rule
     figures = rule.idle, rule.rotate, rule.memory, rule.least, rule.move_share
     if all(each >= 0 for each in figures) and rule.out > 0 and rule.back > 0:
-        if not step.state.preemption.move_share:
+        if rule.move_share and not step.state.preemption.move_share:
             step.state = replace(step.state, saved=0.0, saved_at=step.state.now)
         step.state = replace(step.state, preemption=rule)
         step.timely = True
