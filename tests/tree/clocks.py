@@ -71,7 +71,7 @@ EXCEPTIONS = {
 _NAMES = """
     answered_too_late bad_connections console_attaching console_viewers
     handed_over kept_here measure_processes preemption_processes
-    programs restart_processes sockets storm
+    processes programs restart_processes sockets storm
     swapping_processes turns_at_random turns_from_samples turns_processes
     verifying
 """
