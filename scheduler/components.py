@@ -62,7 +62,7 @@ from scheduler.sessions.server import Server
 from scheduler.shared import SharedParts
 from scheduler.store import Store
 from scheduler.watchdog import Watchdog
-from web.spec.reserved import SFTP
+from web.spec.inside.reserved import SFTP
 
 
 class Components:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from web.spec.reserved import undone_by
+from web.spec.inside.reserved import undone_by
 
 
 @dataclass(frozen=True, slots=True)

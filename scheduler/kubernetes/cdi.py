@@ -19,7 +19,7 @@ from typing import Any
 from scheduler.engines.docker.gpu_access import Additions, Mount
 from scheduler.engines.runtime_environment import environment
 from scheduler.kubernetes.names import DRIVER
-from web.spec.reserved import PRELOAD, SHIM, SOCKETS
+from web.spec.inside.reserved import PRELOAD, SHIM, SOCKETS
 
 VERSION = "0.6.0"  # the oldest with all that is used here
 KIND = f"{DRIVER}/claim"

@@ -13,8 +13,8 @@ from typing import Any
 from scheduler.kubernetes.api.quantity import read
 from scheduler.kubernetes.names import CAPACITY, DRIVER, KIND, PARAMETERS
 from web.errors import Problem
+from web.spec.inside.volumes import ANY_IMAGE
 from web.spec.requests import LaunchSpec
-from web.spec.volumes import ANY_IMAGE
 
 # Parameter → the field of a launch that it is, with its rules.
 OPTIONS = {

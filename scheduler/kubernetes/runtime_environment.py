@@ -9,7 +9,7 @@ from typing import Any
 from scheduler.engines.docker.gpu_access import Additions, Cdi, detect
 from scheduler.engines.runtime_environment import RuntimeEnvironment, keep_text, said_of_memory
 from scheduler.kubernetes import cdi
-from web.spec.reserved import SHIM
+from web.spec.inside.reserved import SHIM
 
 NVIDIAS = ("/etc/cdi", "/var/run/cdi")  # where NVIDIA's own specification may be
 Cards = Mapping[str, tuple[str, int]]  # device → its UUID, and bytes of it

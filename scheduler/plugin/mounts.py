@@ -36,7 +36,7 @@ from web.logs import ById
 from web.models import Container
 from web.services.mounting import Mounting, wanted
 from web.services.placement import placement_ticket
-from web.spec.reserved import SOCKETS
+from web.spec.inside.reserved import SOCKETS
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from scheduler.sessions.connection import Connection, Handler
 from scheduler.sessions.fair_queue import FairQueue
 from shim.binding import EXHAUSTED
 from web.logs import ById
-from web.spec.reserved import SFTP
+from web.spec.inside.reserved import SFTP
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from scheduler.engines.docker.gpu_access import Access, Cdi, Mount, NvidiaRuntim
 from scheduler.engines.docker.images import Image
 from scheduler.engines.docker.options import DefaultLimits, Given, create_body
 from scheduler.engines.runtime_environment import Simulation
-from web.spec.reserved import SHIM
+from web.spec.inside.reserved import SHIM
 
 FIRST, SECOND = "GPU-1a2b3c4d-0000-0000-0000-000000000001", "GPU-1a2b3c4d-0000-0000-0000-000000000002"
 SIMULATION = Simulation(Path("/build/sim"), Path("/home/card/state"))

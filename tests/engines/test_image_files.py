@@ -16,7 +16,7 @@ import pytest
 from scheduler.engines.base import EngineError
 from scheduler.engines.docker import image_files, versions
 from scheduler.engines.docker.image_files import Preloads, Programs
-from web.spec.reserved import SHIM
+from web.spec.inside.reserved import SHIM
 
 
 class Api:

@@ -16,7 +16,7 @@ from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import started
 from tests.support.dockerd import build_image
-from web.spec.reserved import SOCKETS
+from web.spec.inside.reserved import SOCKETS
 
 Act = Callable[[Engine, str], Awaitable[object]]
 ID = "0b5e7c52-5a0e-4c0f-9a44-0c4f6f0c2f11"

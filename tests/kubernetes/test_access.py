@@ -13,7 +13,7 @@ from scheduler.kubernetes.counting import _given
 from scheduler.kubernetes.runtime_environment import RuntimeEnvironments
 from tests.kubernetes.cluster import runtime
 from tests.support.host import GIB
-from web.spec.reserved import SHIM
+from web.spec.inside.reserved import SHIM
 
 UUIDS = {"gpu-1": "GPU-1", "gpu-2": "GPU-2"}
 UID = "5d1c9a52-0000-4000-8000-000000000000"

@@ -38,7 +38,7 @@ def test_what_is_asked(ada, gpu):
     [
         ({"gpu_memory": GIB}, {"gpu_memory": "2g"}, "gpu_memory", "may hold 1 GiB at once"),
         ({"priority_highest": 0}, {"gpu_memory": "1g", "priority": "5"}, "priority", "not above 0"),
-        ({"containers": 0}, {"gpu_memory": "1g"}, "", "may have 0 at once"),
+        ({"containers": 0}, {"gpu_memory": "1g"}, "", "may have no containers"),
         ({"gib_hours": 0}, {"gpu_memory": "1g"}, "", "may hold 0"),
         ({"gpus": ["GPU-0"]}, {"gpu_memory": "1g", "gpus": "2"}, "gpus", "there is 1"),
         ({}, {"gpu_memory": "6g"}, "gpu_memory", "the most is 5 GiB"),

@@ -43,7 +43,7 @@ from web.door.server import open_door
 from web.models import AuditEntry, Container, SshKey
 from web.people import ssh_keys, visitor
 from web.people.roles import Role
-from web.spec.reserved import SFTP
+from web.spec.inside.reserved import SFTP
 
 __all__ = ["a_launch", "docker_api", "docker_engine", "dockerd", "empty_shim", "open_engine"]
 

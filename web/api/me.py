@@ -18,7 +18,7 @@ from web.history import reports
 from web.models import Container
 from web.people import allowances, passwords
 from web.people.roles import Role, groups_besides_role, role_of
-from web.spec import mounts
+from web.spec.inside import mounts
 from web.spec.people import PasswordSpec
 
 

@@ -17,10 +17,8 @@ from web.api import (
     presets,
     queue,
     reports,
-    ssh,
-    tokens,
 )
-from web.api.people import groups, people, shares
+from web.api.people import groups, people, shares, ssh, tokens
 from web.api.protocol import errors, schema
 
 router = SimpleRouter(use_regex_path=False)

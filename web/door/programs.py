@@ -14,8 +14,8 @@ from web.door.streams import WENT_AWAY, Streams, start
 from web.door.visit import Visit
 from web.errors import Problem
 from web.logs import ById
+from web.spec.inside.reserved import SFTP, SOCKETS
 from web.spec.requests import SHELL, ExecSpec
-from web.spec.reserved import SFTP, SOCKETS
 
 log = logging.getLogger(__name__)
 

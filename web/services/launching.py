@@ -13,7 +13,8 @@ from web.models import Command, Container
 from web.people.roles import owner_of_launch
 from web.services import admission, issuing
 from web.services.placement.place import place
-from web.spec import mounts, quotas
+from web.spec import quotas
+from web.spec.inside import mounts
 from web.spec.requests import COLUMNS, LaunchSpec
 
 if TYPE_CHECKING:

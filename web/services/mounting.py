@@ -25,7 +25,8 @@ from web.services import admission
 from web.services.admission import Account
 from web.services.placement import accept_placement, placement_ticket
 from web.services.placement.place import place
-from web.spec import quotas, volumes
+from web.spec import quotas
+from web.spec.inside import volumes
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

@@ -15,9 +15,9 @@ from rest_framework import serializers
 from web.models import Compute, Container, Happening, Shortage
 from web.models.people import HEAVIEST
 from web.spec import constraints, quotas, restarts, several_hosts
-from web.spec.environment import check_environment
 from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
-from web.spec.mounts import check_folder, check_port, check_volume
+from web.spec.inside.environment import check_environment
+from web.spec.inside.mounts import check_folder, check_port, check_volume
 
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
 MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)

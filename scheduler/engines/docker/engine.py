@@ -34,7 +34,7 @@ from scheduler.engines.runtime_environment import RuntimeEnvironment, keep_text
 from scheduler.engines.swarm.manager import SwarmManager, in_swarm, require_manager
 from scheduler.engines.swarm.service import service_name
 from web.sizes import format_size
-from web.spec.reserved import SHIM
+from web.spec.inside.reserved import SHIM
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Protocol
 
 from scheduler.engines.base import EngineError
 from scheduler.engines.runtime_environment import Simulation
-from web.spec.reserved import CARD, LIBRARIES
+from web.spec.inside.reserved import CARD, LIBRARIES
 
 # What a CUDA program loads from the driver, by the names it asks for. A driver release has some of them only.
 DRIVER_LIBRARIES = re.compile(

@@ -19,7 +19,7 @@ from docker.utils import decode_json_header
 
 from scheduler.engines.base import EngineError
 from scheduler.engines.runtime_environment import keep_text
-from web.spec.reserved import PRELOAD, SHIM, kernels_own
+from web.spec.inside.reserved import PRELOAD, SHIM, kernels_own
 
 log = logging.getLogger(__name__)
 

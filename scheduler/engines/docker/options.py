@@ -19,9 +19,9 @@ from scheduler.engines.docker.images import Image
 from scheduler.engines.runtime_environment import environment
 from web.errors import Problem
 from web.sizes import format_size
-from web.spec.mounts import Volume, parse_port, parse_volume
+from web.spec.inside.mounts import Volume, parse_port, parse_volume
+from web.spec.inside.reserved import PRELOAD, SHIM, SOCKETS, undone_by
 from web.spec.quotas import require_host_memory
-from web.spec.reserved import PRELOAD, SHIM, SOCKETS, undone_by
 
 LABEL = "com.gpushare.container"
 LABEL_OWNER = "com.gpushare.owner"

@@ -19,7 +19,7 @@ from scheduler.engines.runtime_environment import Simulation, environment
 from scheduler.engines.swarm.kinds import reservation
 from web.services.placement.placement_ticket import PlacementTicket
 from web.spec.constraints import Constraint, parse
-from web.spec.reserved import CARD, LIBRARIES, SOCKETS
+from web.spec.inside.reserved import CARD, LIBRARIES, SOCKETS
 from web.spec.restarts import Restart
 
 DRIVER = "gpushare"  # of the volume: scheduler/plugin/

@@ -10,7 +10,7 @@ from web.api.me import AllowedAnswer, SourceAnswer
 from web.models import Allowance
 from web.people import accounts, allowances, granting, passwords, shares
 from web.people.roles import Role, groups_besides_role, is_role, role_held
-from web.spec import mounts
+from web.spec.inside import mounts
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import Group, User

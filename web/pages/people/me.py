@@ -22,7 +22,7 @@ from web.pages.frame import host_of, person, show
 from web.pages.people import limits
 from web.people import passwords, ssh_keys, tokens
 from web.people.roles import groups_besides_role
-from web.spec import mounts
+from web.spec.inside import mounts
 
 LASTS = {  # seconds, as a form sends them
     "86400": "a day",

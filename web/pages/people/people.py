@@ -32,7 +32,8 @@ from web.pages.frame import person, show
 from web.pages.people import limits
 from web.people import accounts, granting, groups, memberships, passwords, shares
 from web.people.roles import Deed, Rights, Role, groups_besides_role, is_role, require, rights_of, role_held, role_of
-from web.spec import mounts, periods
+from web.spec import periods
+from web.spec.inside import mounts
 
 PER_PAGE = 50
 MOST_GROUPS = 200  # that the page lists; REST has all

@@ -24,7 +24,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from scheduler.engines.base import EngineError
-from web.spec.mounts import own_roots
+from web.spec.inside.mounts import own_roots
 
 # <sys/mount.h>, <bits/…/umount.h>
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18

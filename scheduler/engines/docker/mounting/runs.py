@@ -27,7 +27,7 @@ import docker
 from scheduler import clock, proc
 from scheduler.engines.base import Condition, MountUser, Run, Status
 from scheduler.engines.docker.logs import parse_stamp
-from web.spec.reserved import SOCKETS
+from web.spec.inside.reserved import SOCKETS
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 LONGEST_MAP = 1 << 20  # bytes of a mountinfo that are read: a program may make mounts in its own namespace

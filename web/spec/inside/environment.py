@@ -7,7 +7,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from web.spec.reserved import undone_by
+from web.spec.inside.reserved import undone_by
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LARGEST = 131072  # Linux takes no longer single argument or variable (MAX_ARG_STRLEN)

@@ -12,7 +12,7 @@ from django.conf import settings
 from rest_framework import serializers
 
 from web.errors import Problem, invalid
-from web.spec.reserved import covered_by, kernels_own
+from web.spec.inside.reserved import covered_by, kernels_own
 
 _NAMED = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,62}")
 LONGEST_VOLUME = 4400  # characters: a name, a path of the kernel and the mode
