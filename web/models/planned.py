@@ -34,10 +34,8 @@ class PlannedQuerySet(models.QuerySet["Planned"]):
 
     def in_order(self) -> PlannedQuerySet:
         """As they would start: those that the scheduler has numbered, then by time; the held and ended behind."""
-        return self.order_by(
-            ordered("finished_at", down=True), ordered("place"), ordered("held_at"), ordered("begin_at"), "created_at",
-            "pk",
-        )  # fmt: skip
+        at_once = (models.F(name).asc(nulls_first=True) for name in ("held_at", "begin_at"))
+        return self.order_by(ordered("finished_at", down=True), ordered("place"), *at_once, "created_at", "pk")
 
 
 class Planned(models.Model):
@@ -112,9 +110,11 @@ class Planned(models.Model):
 
     @property
     def state(self) -> str:
-        """waiting, held, running, or how it ended."""
+        """waiting, held, running, cancelled, or how it ended."""
         if self.ended:
             return self.ended
+        if self.cancelled_at:
+            return "cancelled"
         if self.progress.get("running"):
             return "running"
         return "held" if self.held_at else "waiting"
@@ -125,7 +125,7 @@ class Planned(models.Model):
         if self.finished_at is not None:
             return ""
         if self.cancelled_at is not None:
-            return "Cancelled; it has ended when what runs has."
+            return "It ends when what runs of it has."
         if self.held_at is not None:
             return "Held until somebody releases it."
         if self.waits:
