@@ -10,7 +10,7 @@ from tests.support.people import client_for
 from tests.support.site import person
 from web.models import Claim, Container, Gpu
 from web.services import attention, steering
-from web.services.sharing import not_kept, price
+from web.services.sharing import not_kept, price, ranks
 from web.spec.requests import LaunchSpec
 from web.spec.several_hosts import ELSEWHERE
 
@@ -124,6 +124,18 @@ def test_ranks_are_answered_with_the_gpu_that_each_uses_and_shown(ann, card):
     client.force_login(ann)
     page = client.get(f"/containers/{made.pk}/").content.decode()
     assert ("8 (rank 1 of 2)" in page, page.count("(rank ")) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("used", "numbers", "found"),
+    [((2, 2), [0, 1], [(0, "a"), (1, "b")]), ((1, 2), [1], [(1, "b")]), ((2, 0), [0, 1], [(0, "a"), (1, "a")])],
+    ids=["JAX has one on each card", "a context beside it is no rank", "both on one"],
+)
+def test_each_rank_is_answered_once(used, numbers, found):
+    claims = [
+        (gpu, [{"pid": 7, "used": size, "ranks": numbers, "of": 2}]) for gpu, size in zip("ab", used, strict=True)
+    ]
+    assert [(each["rank"], each["gpu"]) for each in ranks(claims)] == found
 
 
 def test_what_being_movable_costs_is_said_where_it_costs_anything():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from web.errors import conflict
@@ -51,12 +52,19 @@ def require_stoppable(container: Any, limit: int | None) -> None:
 
 
 def ranks(claims: Iterable[tuple[str, Iterable[Mapping[str, Any]]]]) -> list[dict[str, Any]]:
-    """Of (GPU, its processes): ranks of NCCL, in order, each on the GPU that its process uses."""
-    found = [
-        {"rank": rank, "of": process["of"], "pid": process["pid"], "gpu": gpu}
-        for gpu, processes in claims
-        for process in processes
-        if process["used"]
-        for rank in process.get("ranks", ())
-    ]
+    """Of (GPU, its processes): ranks of NCCL, in order, each on the GPU that its process uses most.
+
+    A process with several of them, as JAX has, is taken to have them on its GPUs in this order.
+    """
+    there: dict[int, list[tuple[str, Mapping[str, Any]]]] = {}
+    for gpu, processes in claims:
+        for process in processes:
+            if process["used"] and process.get("ranks"):
+                there.setdefault(process["pid"], []).append((gpu, process))
+    found = []
+    for pid, its in there.items():
+        numbers, of = its[0][1]["ranks"], its[0][1]["of"]
+        least = sorted((process["used"] for _, process in its), reverse=True)[: len(numbers)][-1]
+        gpus = cycle(gpu for gpu, process in its if process["used"] >= least)
+        found += [{"rank": rank, "of": of, "pid": pid, "gpu": gpu} for rank, gpu in zip(numbers, gpus, strict=False)]
     return sorted(found, key=lambda each: (each["rank"], each["gpu"]))
