@@ -25,6 +25,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ GIB = 1 << 30
 BEGINS = 90.0  # seconds in which all have imported what they need and begun
 LONG = 40.0
 RESTED = 6.0  # seconds: who has just computed seems to go on, and has turns
-CYCLE = 1.0
 PAIRS = ["fsdp", "two", "compiled", "pipeline", "jax", "graphs"]
 PARTS = ["native", "limit", "ddp", "three", *PAIRS[:5], "random", "graphs"]
 TAKES = {"native": 60, "limit": 30, "ddp": 40, "three": 35, "random": 60} | dict.fromkeys(PAIRS, 40)  # seconds
@@ -49,7 +49,6 @@ ENVIRONMENT = NO_MULTICAST | {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
 }  # fmt: skip
 ALIKE, PINNED = ("one", "small", "native-ddp", "native-small"), {"CORES": "4"}  # compared in time
-DEEDS = ("weight", "limit", "pause")
 STEPS, KILLS, MOVES = 100, 4, 10
 
 
@@ -98,8 +97,8 @@ class Job:
 
     def block(self, count: int) -> float:
         """Seconds that so many more steps take: from the first line to the last."""
-        before = len(self.lines())
-        self.go(wanted := self.lines()[-1][1] + count)
+        before, wanted = len(self.lines()), self.lines()[-1][1] + count
+        self.go(wanted)
         until(lambda: self.lines()[-1][1] >= wanted, LONG)
         its = self.lines()[before:]
         return its[-1][0] - its[0][0]
@@ -123,7 +122,7 @@ class Contained(Job):
             except httpx.TransportError:
                 pass
             time.sleep(0.5)
-        raise AssertionError(f"{method} {path} had no answer")
+        raise TimeoutError(f"{method} {path} had no answer")
 
     def begun(self, within: float) -> str:
         """Why not, if it has ended."""
@@ -159,17 +158,15 @@ class Scene:
     def check(self, name: str, value: Any, fine: bool = True) -> None:
         self.found[name] = value
         self.found["wrong"] += [] if fine else [name]
-        left = round(self.ends - time.monotonic())
-        print(f"[{left}] {name}: {value}{'' if fine else '   WRONG'}", flush=True)
+        print(f"[{round(self.ends - time.monotonic())}] {name}: {value}{'' if fine else '   WRONG'}", flush=True)
         (self.out / "ranked.json").write_text(json.dumps(self.found, indent=1))
 
     @contextlib.contextmanager
     def guarded(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
-            self.check(f"{name} ended with", repr(error)[:500], fine=False)
-            print(traceback.format_exc()[-1500:], flush=True)
+        except Exception:
+            self.check(f"{name} ended with", traceback.format_exc()[-1500:], fine=False)
 
     def launch(self, kind: str, name: str, **fields: Any) -> None:
         self.jobs[name] = Contained(self.appliance, self.folder, kind, name, self.sim, **fields)
@@ -236,10 +233,8 @@ class Scene:
     def native(self) -> None:
         """Steps of one in the appliance and of the same without, in turn; not on the simulated card."""
         outside = {kind: Job(self.folder, kind, f"native-{kind}", self.sim) for kind in ("ddp", "small")}
-        processes = [
-            subprocess.Popen(job.words, env=os.environ | job.environment, start_new_session=True)
-            for job in outside.values()
-        ]
+        begin = partial(subprocess.Popen, start_new_session=True)
+        processes = [begin(job.words, env=os.environ | job.environment) for job in outside.values()]
         try:
             self.begin("one", "two", "third", "small")
             for kind, inside, count, rounds in (("small", "small", 45, 16), ("ddp", "one", 45, 7)):
@@ -283,7 +278,7 @@ class Scene:
         self.check(f"{kind} 300/100: work in sum", round(sum(rates), 3), sum(rates) >= 0.95)
         self.check(f"{kind} 300/100: time that was counted", self.counted)
         gaps = [round(job.gap(*span), 2) for job in (one, two)]
-        self.check(f"{kind} 300/100: longest gap", gaps, max(gaps) < 2 * CYCLE)
+        self.check(f"{kind} 300/100: longest gap", gaps, max(gaps) < 2.0)
         self.told(one, two)
         self.equal(kind, one, two)
         self.check(f"{kind}: steps/s alone", round(alone, 1))
@@ -321,7 +316,7 @@ class Scene:
         mover = threading.Thread(target=self.moves, args=(moved, moves, over), daemon=True)
         mover.start()
         while (done < STEPS or len(moves) < MOVES) and self.ends - time.monotonic() > 25:
-            job, deed = draws.choice([a, b]), draws.choice(DEEDS)
+            job, deed = draws.choice([a, b]), draws.choice(("weight", "limit", "pause"))
             if done % (STEPS // KILLS) == STEPS // KILLS - 1 and kills < KILLS:
                 with contextlib.suppress(KeyError, ProcessLookupError):  # it is just being started
                     os.kill(self.appliance.parts()["scheduler"], signal.SIGKILL)
@@ -364,9 +359,8 @@ class Scene:
     def equal(self, what: str, *jobs: Contained) -> None:
         """Step by step, their losses; and those of one that ran without the appliance, as far as that went."""
         outside = self.folder / f"native-{jobs[0].kind}.done"
-        known: dict[int, str] = {}
-        if outside.exists():
-            known = {int(count): loss for _, count, loss in map(str.split, outside.read_text().split("\n")[:-1])}
+        lines = outside.read_text().split("\n")[:-1] if outside.exists() else []
+        known = {int(count): loss for _, count, loss in map(str.split, lines)}
         others, compared = [], 0
         for job in jobs:
             for _, count, loss in job.lines():
@@ -378,8 +372,7 @@ class Scene:
     def end(self, *names: str) -> None:
         for name in names:
             self.jobs[name].do("kill")
-        for name in names:
-            until(lambda: self.jobs[name].ask("GET")["finished_at"])  # noqa: B023
+        until(lambda: all(self.jobs[name].ask("GET")["finished_at"] for name in names))
 
     def close(self) -> None:
         log = self.folder / "home.log"

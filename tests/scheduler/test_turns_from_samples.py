@@ -121,11 +121,28 @@ class CardModel:
     def report_loss(self, lost: Callable[[str], None]) -> None: ...
 
 
+class HalfIdle(CardModel):
+    """Each is as fast as its own processor lets it be, as small trainings are, and leaves half of the card idle."""
+
+    async def run(self) -> None:
+        before, look = time.time(), time.time()
+        while True:
+            await asyncio.sleep(TICK)
+            now, there = time.time(), self.there()
+            for pid in there:
+                self.had[pid] += now - before
+            before = now
+            if now >= look:
+                self.nvml.now, look = int(now * 1e6), look + LOOK
+                at_work = [pid for pid in there if self._chance.random() < 0.45]
+                self.nvml.seen[self.nvml.now] = self._chance.choice(at_work) if at_work else 0
+
+
 class Scene:
     """A card in turns, and who takes them by these weights; pids count from 1."""
 
-    def __init__(self, weights: list[int], drain: float) -> None:
-        self.card = CardModel(len(weights), drain)
+    def __init__(self, weights: list[int], drain: float, model: type[CardModel] = CardModel) -> None:
+        self.card = model(len(weights), drain)
         self._player = TurnPlayer(self.card, self.card, Rules(cycle=1.0), lambda id_: self._computing.pids(id_))  # type: ignore[arg-type]
         self.live_containers = live_containers = {}
         self.ended: list[LiveContainer] = []
@@ -215,6 +232,13 @@ def test_shares_are_as_weights_where_a_look_names_one_of_those_who_compute(
     had, by_turns = played(Scene(weights, drain), Scene.shares)
     assert had == pytest.approx([weight / sum(weights) for weight in weights], abs=0.01)
     assert by_turns > 0.97
+
+
+def test_who_leaves_much_of_the_card_idle_has_its_share_and_what_others_leave(played: Any) -> None:
+    """Both compute at once for a part of the time, so what they have is not as their weights are; nobody has less."""
+    (one, two), _ = played(Scene([300, 100], 0.01, HalfIdle), Scene.shares)
+    assert min(one - 0.75, two - 0.25) > 0
+    assert one + two > 1.2
 
 
 @pytest.mark.parametrize(("weights", "seconds"), [([50, 50], 3), ([75, 25], 10), ([95, 5], 45), ([100] * 8, 40)])
