@@ -38,8 +38,7 @@ from tests.support.appliance import ROOT, Appliance, until
 
 GIB = 1 << 30
 BEGINS = 90.0  # seconds in which all have imported what they need and begun
-LONG = 40.0
-RESTED = 6.0  # seconds: who has just computed seems to go on, and has turns
+LONG, RESTED = 40.0, 6.0  # who has just computed seems to go on, and has turns
 PAIRS = ["fsdp", "two", "compiled", "pipeline", "jax", "graphs"]
 PARTS = ["native", "limit", "ddp", "three", *PAIRS[:5], "random", "graphs"]
 TAKES = {"native": 60, "limit": 30, "ddp": 40, "three": 35, "random": 60} | dict.fromkeys(PAIRS, 40)  # seconds
