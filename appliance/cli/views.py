@@ -36,7 +36,7 @@ from appliance.cli.text import day_or_time, size, table
 QUEUE_FILTERS = ("owner", "name", "node")
 EVERY = 1.0  # seconds between two looks for events
 Rows = tuple[Sequence[str], Sequence[Sequence[str]]]  # heads, and what stands beneath them
-FILTERS = ("state", "owner", "name", "image", "namespace", "gpu", "node")  # REST's
+FILTERS = ("state", "owner", "name", "image", "namespace", "gpu", "node", "planned")  # REST's
 
 
 class Compute(StrEnum):

@@ -338,13 +338,18 @@ EXPORT int sim_card_create(const char *path, unsigned gpus, uint64_t bytes, uint
 
 /* How fast checkpoints move memory, bytes a second; 0: at once. */
 EXPORT void sim_card_speed(uint64_t out, uint64_t in) {
-    atomic_store(&card_open()->out_rate, out);
-    atomic_store(&card_open()->in_rate, in);
+    struct card *held = card_hold();
+    atomic_store(&held->out_rate, out);
+    atomic_store(&held->in_rate, in);
+    card_release();
 }
 
 /* What the next checkpointing step (1 lock, 2 checkpoint, 3 restore, 4 unlock) of any process comes to: 1 it fails,
  * 2 it hangs, 3 the process dies, 4 the asker dies once it has asked. */
-EXPORT void sim_card_fault(unsigned step, unsigned how) { atomic_store(&card_open()->fault, step | how << 8); }
+EXPORT void sim_card_fault(unsigned step, unsigned how) {
+    atomic_store(&card_hold()->fault, step | how << 8);
+    card_release();
+}
 
 /* What each living process's kernels have had of a GPU, in ns on one of their own; CLOCK_MONOTONIC in `at`. */
 EXPORT unsigned sim_card_had(unsigned gpu, unsigned room, int *pids, uint64_t *had, uint64_t *at) {

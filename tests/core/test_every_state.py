@@ -129,8 +129,8 @@ def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):
 def test_the_explorer_finds_two_that_are_told_to_go_at_once(monkeypatch):
     real = preemption.preempt
 
-    def twice(step):
-        real(step)
+    def twice(step, *more):
+        real(step, *more)
         for each in step.state.containers.values():
             if each.leased:
                 step.state = changes.put_container(step.state, replace(each, stage=Stage.LEAVING))

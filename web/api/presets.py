@@ -44,7 +44,7 @@ class Presets(ListModelMixin, RetrieveModelMixin, DestroyModelMixin, GenericView
 
     @extend_schema(parameters=[PageQuery], responses={200: PresetAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """All, by name."""
+        """The presets that people may click, by name."""
         PageQuery.of(request)
         return super().list(request, *args, **kwargs)
 

@@ -113,6 +113,14 @@ struct card *card_open(void) {
     return card;
 }
 
+struct card *card_hold(void) {
+    pthread_mutex_lock(&open_lock);
+    if (card == NULL) open_card();
+    return card;
+}
+
+void card_release(void) { pthread_mutex_unlock(&open_lock); }
+
 void card_close(void) {
     pthread_mutex_lock(&open_lock);
     if (card != NULL) {

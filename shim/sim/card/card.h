@@ -115,6 +115,9 @@ int card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_d
 
 /* The card that $GPUSHARE_SIM names; NULL if there is none. It stays open until `card_close`. */
 struct card *card_open(void);
+/* The same, and it is not closed until `card_release`: for who asks beside the thread that reads NVML. */
+struct card *card_hold(void);
+void card_release(void);
 
 /* For a process that only looks: nothing of the card may be in use any more, and none of it is its own. */
 void card_close(void);

@@ -175,8 +175,8 @@ def test_figures_that_make_no_sense_are_left_out(event):
 @pytest.mark.parametrize(
     ("tree", "says"),
     [
-        (Tree(shares={"a": 0.0}), "Group 'a' cannot have 0 shares: they are from 0.001 to 1000."),
-        (Tree(own={"ann": nan}), "Person 'ann' cannot have nan shares: they are from 0.001 to 1000."),
+        (Tree(shares={"a": 0.0}), "Group 'a' cannot have 0 shares: they are from 0.001 to 100000."),
+        (Tree(own={"ann": nan}), "Person 'ann' cannot have nan shares: they are from 0.001 to 100000."),
         (Tree(shares={"": 1.0}), "A share group needs a name."),
     ],
     ids=str,
