@@ -380,5 +380,6 @@ async def test_a_docker_container_is_entered_in_the_same_ways(in_docker: Lab) ->
     await copied(in_docker, "scp", *to, "here", "train.v1@127.0.0.1:/tmp/there")
     await copied(in_docker, "scp", *to, "train.v1@127.0.0.1:/tmp/there", "back")
     assert (in_docker.home / "back").read_bytes() == typed
-    code, out, _ = await in_docker.ssh("-tt", "stty size; exit 3")
+    # Docker sets the size once the program has begun; `stty` fails before.
+    code, out, _ = await in_docker.ssh("-tt", "until stty size 2>&-; do true; done; exit 3")
     assert (code, out) == (3, b"24 80\r\n")
