@@ -380,6 +380,7 @@ async def test_a_docker_container_is_entered_in_the_same_ways(in_docker: Lab) ->
     await copied(in_docker, "scp", *to, "here", "train.v1@127.0.0.1:/tmp/there")
     await copied(in_docker, "scp", *to, "train.v1@127.0.0.1:/tmp/there", "back")
     assert (in_docker.home / "back").read_bytes() == typed
-    # Docker sets the size once the program has begun; `stty` fails before.
-    code, out, _ = await in_docker.ssh("-tt", "until stty size 2>&-; do true; done; exit 3")
-    assert (code, out) == (3, b"24 80\r\n")
+    # Docker sets the size once the program has begun; before, `stty` has nothing to say.
+    sized = 'until [ -n "$(stty size 2>/dev/null)" ]; do true; done; stty size; exit 3'
+    code, out, err = await in_docker.ssh("-tt", sized)
+    assert (code, out, err) == (3, b"24 80\r\n", b"")

@@ -115,8 +115,17 @@ class Executed(Attached):
         return self
 
     async def resize(self, rows: int, columns: int) -> None:
-        if self._tty:
-            await self._client.unless_gone(self._client.api.exec_resize, self._engine_id, rows, columns, inside=True)
+        """Docker refuses it, in several words, until the program runs and once it has ended."""
+        deadline = clock.monotonic() + BEGINS_WITHIN
+        while self._tty and (await self._begun()).pid:
+            resize = self._client.api.exec_resize
+            try:
+                await self._client.unless_gone(resize, self._engine_id, rows, columns, inside=True)
+                return
+            except EngineError:
+                if clock.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(LOOK)
 
     async def exit_code(self) -> int | None:
         pause = LOOK
