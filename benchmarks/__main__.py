@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HELPERS = {"__main__", "before", "lateness", "shim.programs", "live"} | {
+HELPERS = {"__main__", "before", "lateness", "shim.programs", "live", "planned"} | {
     f"scale.{name}" for name in ("lab", "schedulers", "writes", "reads", "page")
-}  # what the others share
+}  # what the others share, and what `manage.py shell` runs
 SIMULATED = "simulation."  # on a clock of their own: run by hand, for docs/deciding.md
 
 

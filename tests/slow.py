@@ -1,8 +1,8 @@
 """Which tests wait for `make test-all` because they take long: `python -m tests.slow DURATIONS`, which writes slow.txt.
 
 DURATIONS is what a run of all tests leaves in the file `GPUSHARE_TEST_DURATIONS` names (tests/support/recorded.py). A
-test waits if it takes longer than LONGEST and no promise of docs/promises.md is shown by it with `make test`. What its
-file shares is not counted: it falls to whichever test is first. A test that did not run stays where it was.
+test waits if it takes longer than LONGEST and no promise of docs/promises.md is shown by it with `make test`; the
+quickest of each file stays. What its file shares is not counted: it falls to whichever test is first. A test that did not run stays where it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "slow.txt"
-LONGEST = 1.5  # seconds for all cases of a test together
+LONGEST = 2.0  # seconds for all cases of a test together
 
 
 def cost(lines: Iterable[str]) -> dict[str, float]:
@@ -34,9 +34,13 @@ def cost(lines: Iterable[str]) -> dict[str, float]:
 
 def waiting(costs: Mapping[str, float], promised: Iterable[str]) -> list[str]:
     shown = tuple(promised)
-    return sorted(
-        name for name, seconds in costs.items() if seconds > LONGEST and not any(_within(name, each) for each in shown)
-    )
+    stay = {name for name, seconds in costs.items() if seconds <= LONGEST or any(_within(name, each) for each in shown)}
+    files = {_file(name) for name in stay}
+    for name in sorted(costs, key=lambda name: costs[name]):
+        if _file(name) not in files:
+            stay.add(name)
+            files.add(_file(name))
+    return sorted(costs.keys() - stay)
 
 
 def promises() -> list[str]:
@@ -61,7 +65,7 @@ def main(durations: str) -> None:
     left: dict[str, float] = defaultdict(float)
     for name, seconds in costs.items():
         if name not in set(found):
-            left[name.split("/")[1]] += seconds
+            left[_file(name).split("/")[1]] += seconds
     for folder, seconds in sorted(left.items(), key=lambda item: -item[1]):
         print(f"{seconds:8.1f} s  {folder}")
     print(f"{sum(left.values()):8.1f} s  in all of {sum(costs.values()):.1f}; {len(found)} of {len(costs)} tests wait")

@@ -34,7 +34,7 @@ def report(
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with exact figures.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Report GPU memory over time, computing, waits and rejections."""
+    """Report GPU memory, computing, waits and rejections."""
     client = connect()
     asked = {"from": _time("--from", start, client), "group_by": group_by.value}
     if end is not None:

@@ -116,7 +116,7 @@ def queue(
     form: options.Form = None,
     as_json: options.Json = False,
 ) -> None:
-    """List waiting containers in order, with size, time and reason."""
+    """List waiting containers in order, with the reason."""
     client = connect()
     if planned:
         planning.list_planned(client, as_json)

@@ -177,17 +177,17 @@ def test_every_page_forbids_inline_script_and_style(site, open_as):
 def test_copying_a_launch_as_a_command(site, open_as):
     rows.gpu()
     page = open_as("ann", "/launch/", role="user")
-    page.get_by_label("Image").fill("pytorch/pytorch:2.4")
+    page.locator("#f-image").fill("pytorch/pytorch:2.4")
     page.get_by_role("textbox", name="Command").fill("python train.py --name 'two words'")
-    page.get_by_label("Quota on each GPU").fill("2GiB")
-    page.get_by_label("Environment").fill("MODE=fast and loose")
+    page.locator("#f-gpu_memory").fill("2GiB")
+    page.locator("#f-env").fill("MODE=fast and loose")
     page.get_by_role("button", name="Copy as CLI").click()
     expect(page.locator("#copied")).to_have_text(
         "gpushare run --gpu-memory 2GiB -e 'MODE=fast and loose' pytorch/pytorch:2.4 python train.py --name 'two words'"
     )
     page.get_by_role("button", name="Copy as curl").click()
     expect(page.locator("#copied")).to_contain_text('"command":["python","train.py","--name","two words"]')
-    page.get_by_label("Environment").fill("no equals sign")
+    page.locator("#f-env").fill("no equals sign")
     with answering(lambda command: ""):
         page.get_by_role("button", name="Launch", exact=True).click()
     expect(page.locator("#h-env")).to_contain_text("is not NAME=value")

@@ -168,14 +168,14 @@ def test_its_settings_start_the_next_launch(site, open_as):
     for text in ("pytorch/pytorch:2.4", "MODE=fast", "data:/data", "3600", "20080:80"):
         expect(settings).to_contain_text(text)
     page.get_by_role("link", name="Launch again").click()
-    expect(page.get_by_label("Image")).to_have_value("pytorch/pytorch:2.4")
+    expect(page.locator("#f-image")).to_have_value("pytorch/pytorch:2.4")
     expect(page.get_by_role("textbox", name="Command")).to_have_value("python train.py --name 'two words'")
-    expect(page.get_by_label("Quota on each GPU")).to_have_value("2GiB")
-    expect(page.get_by_label("Environment")).to_have_value("MODE=fast")
+    expect(page.locator("#f-gpu_memory")).to_have_value("2GiB")
+    expect(page.locator("#f-env")).to_have_value("MODE=fast")
     page.get_by_text("Limits, volumes, ports, time").click()
-    expect(page.get_by_label("End it after (seconds)")).to_have_value("3600")
-    expect(page.get_by_label("Volumes")).to_have_value("data:/data")
-    expect(page.get_by_label("Ports")).to_have_value("20080:80")
+    expect(page.locator("#f-ttl_seconds")).to_have_value("3600")
+    expect(page.locator("#f-volumes")).to_have_value("data:/data")
+    expect(page.locator("#f-ports")).to_have_value("20080:80")
     expect(page.get_by_label("Priority")).to_have_value("3")
 
 

@@ -70,7 +70,7 @@ def test_on_a_capped_card_foreign_memory_takes_what_does_not_fit_beside_the_cap(
     titles = page.locator(".card .bar > *").evaluate_all("parts => parts.map(part => part.title)")
     assert titles == ["sure uses 1 GiB", "2 GiB reserved for guaranteed containers"]
     page.goto(page.url + "launch/")
-    page.get_by_label("Quota on each GPU").fill("15GiB")
+    page.locator("#f-gpu_memory").fill("15GiB")
     expect(page.locator(".verdict")).to_have_text("never: the GPU has 5 GiB at most")
 
 
@@ -81,9 +81,9 @@ def test_free_is_one_number_on_the_overview_and_beside_a_launch(site, open_as):
     told = "4 GiB held + 2.5 GiB reserved, not yet used + 1 GiB free + 0.5 GiB elsewhere = 8 GiB"
     expect(page.locator("p.held")).to_have_text(told)
     page.goto(page.url + "launch/")
-    page.get_by_label("Quota on each GPU").fill("3GiB")
+    page.locator("#f-gpu_memory").fill("3GiB")
     expect(page.locator(".verdict")).to_have_text("fits: 1 GiB free, 2.5 GiB reserved but unused")
-    page.get_by_label("Quota on each GPU").fill("4GiB")
+    page.locator("#f-gpu_memory").fill("4GiB")
     expect(page.locator(".verdict")).to_have_text("would wait: 1 GiB free, 2.5 GiB reserved but unused")
 
 

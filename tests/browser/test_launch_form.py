@@ -25,7 +25,7 @@ def start(command: Command) -> str:
 
 
 def quota(page):
-    return page.get_by_label("Quota on each GPU")
+    return page.locator("#f-gpu_memory")
 
 
 def verdict(page, index=0):
@@ -39,12 +39,12 @@ def test_a_quota_is_suggested_from_what_earlier_runs_took(site, open_as, shot):
                        finished_at=rows.ago(60), exit_code=0)  # fmt: skip
     page = open_as("ann", "/launch/")
     expect(page.locator("#suggestion")).to_be_hidden()
-    page.get_by_label("Image").fill("pytorch/pytorch:2.4")
+    page.locator("#f-image").fill("pytorch/pytorch:2.4")
     expect(page.locator("#suggestion")).to_contain_text("3 runs of it took up to 2 GiB.")
     shot(page, "launch-suggestion", whole=False)
     page.locator("#suggestion").get_by_role("button").click()
     expect(quota(page)).to_have_value(re.compile(r"^2\.1\d*GiB$|^2176MiB$"))
-    page.get_by_label("Image").fill("never/run")
+    page.locator("#f-image").fill("never/run")
     expect(page.locator("#suggestion")).to_be_hidden()
 
 
@@ -99,14 +99,14 @@ def test_everything_that_was_filled_in_is_launched(site, open_as):
     rows.gpu(0)
     rows.gpu(1)
     page = open_as("ann", "/launch/", role="user")
-    page.get_by_label("Image").fill("local")
+    page.locator("#f-image").fill("local")
     page.get_by_role("textbox", name="Command").fill("python train.py --name 'two words'")
     quota(page).fill("1.5GiB")
     page.get_by_label("Name", exact=True).fill("train-7")
     page.get_by_label("Fail: the program gets").check()
-    page.get_by_label("Environment").fill("MODE=fast\nEMPTY=\nTWO=a=b")
+    page.locator("#f-env").fill("MODE=fast\nEMPTY=\nTWO=a=b")
     page.get_by_text("Limits, volumes, ports, time").click()
-    page.get_by_label("End it after (seconds)").fill("3600")
+    page.locator("#f-ttl_seconds").fill("3600")
     page.get_by_label("Longest single wait").fill("60")
     page.get_by_label("Priority").fill("0")
     page.get_by_label("Remove when it ends").check()
@@ -126,12 +126,12 @@ def test_everything_that_was_filled_in_is_launched(site, open_as):
 def test_what_is_wrong_is_told_beside_its_field_and_nothing_typed_is_lost(site, open_as, shot):
     rows.gpu()
     page = open_as("ann", "/launch/", role="user")
-    page.get_by_label("Image").fill("local")
+    page.locator("#f-image").fill("local")
     page.get_by_role("textbox", name="Command").fill("sleep 'for ever")
     quota(page).fill("much")
     page.get_by_label("Name", exact=True).fill("no spaces, please")
     page.get_by_text("Limits, volumes, ports, time").click()
-    page.get_by_label("End it after (seconds)").fill("soon")
+    page.locator("#f-ttl_seconds").fill("soon")
     for field, words, right in (
         ("command", "is not closed", "sleep 600"),
         ("ttl_seconds", "a number", "60"),
@@ -155,10 +155,10 @@ def test_only_allowed_images_are_offered_and_launched(site, open_as):
     page = open_as("ann", "/launch/")
     expect(page.get_by_text("You may launch: pytorch/*, local")).to_be_visible()
     assert page.locator("#images option").evaluate_all("all => all.map(one => one.value)") == ["local"]
-    page.get_by_label("Image").fill("somebody/else")
+    page.locator("#f-image").fill("somebody/else")
     page.get_by_role("button", name="Launch", exact=True).click()
     expect(page.locator("#h-image")).to_contain_text("pytorch/*")
-    page.get_by_label("Image").fill("local")
+    page.locator("#f-image").fill("local")
     quota(page).fill("3GiB")
     page.get_by_role("button", name="Launch", exact=True).click()
     expect(page.locator("#h-gpu_memory")).to_contain_text("2 GiB")
@@ -184,7 +184,7 @@ def test_a_preset_is_one_click_and_its_page_says_how_it_is_opened(site, open_as,
     expect(page.get_by_role("listitem").filter(has_text="llama.cpp server")).to_be_visible()
     shot(page, "presets", whole=False)
     page.get_by_role("link", name="Change JupyterLab, then launch it").click()
-    expect(page.get_by_label("Image")).to_have_value(re.compile("pytorch-notebook"))
+    expect(page.locator("#f-image")).to_have_value(re.compile("pytorch-notebook"))
     expect(page.get_by_role("textbox", name="Command")).not_to_be_editable()
     quota(page).fill("2GiB")
     page.get_by_label("Name", exact=True).fill("book")

@@ -73,7 +73,7 @@ def test_what_was_wrong_with_a_name_goes_when_it_is_another(site, open_as):
     rows.gpu()
     page = open_as("ann", "/launch/", role="user")
     name, told = page.get_by_label("Name", exact=True), page.locator("#h-name")
-    page.get_by_label("Image").fill("local")
+    page.locator("#f-image").fill("local")
     name.fill("two words")
     before = told.inner_text()
     page.get_by_role("button", name="Launch", exact=True).click()

@@ -84,9 +84,9 @@ def sign_in(page: Page, name: str, password: str = PASSWORD) -> None:
 def launch(page: Page, name: str, quota: str, command: str) -> None:
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
     expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=SOON)
-    page.get_by_label("Image").fill("local")
+    page.locator("#f-image").fill("local")
     page.get_by_role("textbox", name="Command").fill(command)
-    page.get_by_label("Quota on each GPU").fill(quota)
+    page.locator("#f-gpu_memory").fill(quota)
     page.get_by_label("Name", exact=True).fill(name)
 
 

@@ -15,9 +15,9 @@ def test_the_form_asks_for_constraints_with_the_rest_and_refuses_what_is_none(si
     node("gpu2", labels={"disk": "ssd"})
     page = open_as("ada", "/launch/", role="user")
     page.get_by_text("Limits, volumes, ports, time, constraints").click()
-    page.get_by_label("Constraints on the node").fill("disk=ssd")
+    page.locator("#f-constraints").fill("disk=ssd")
     expect(page.locator("#forecast")).to_contain_text("'disk=ssd' is no constraint: write node==NAME")
-    page.get_by_label("Constraints on the node").fill("node.labels.disk==tape")
+    page.locator("#f-constraints").fill("node.labels.disk==tape")
     expect(page.locator("#forecast")).to_contain_text('"node.labels.disk==tape" is so of no node')
 
 
@@ -28,7 +28,7 @@ def test_what_the_form_shows_is_the_answer_to_what_stands_there_and_not_to_what_
     page.get_by_text("Limits, volumes, ports, time, constraints").click()
     with page.expect_request("**/launch/forecast/") as asked:  # no scheduler answers that: it takes its time
         page.locator("[name=gpu_memory]").fill("1GiB")
-    page.get_by_label("Constraints on the node").fill("disk=ssd")
+    page.locator("#f-constraints").fill("disk=ssd")
     expect(page.locator("#forecast")).to_contain_text("is no constraint")
     asked.value.response()
     page.evaluate("new Promise((done) => setTimeout(done))")  # what came is shown by then

@@ -65,9 +65,9 @@ def launch(page: Page, name: str, quota: str, *options: str) -> None:
     """As a person does it, by the form."""
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Launch").click()
     page.wait_for_url("**/launch/**")  # its scripts have run
-    page.get_by_label("Image").fill("local")
+    page.locator("#f-image").fill("local")
     page.get_by_role("textbox", name="Command").fill(" ".join(("workload", *options)))
-    page.get_by_label("Quota on each GPU").fill(quota)
+    page.locator("#f-gpu_memory").fill(quota)
     page.get_by_label("Name", exact=True).fill(name)
     page.get_by_role("button", name="Launch", exact=True).click()
     expect(page.get_by_role("heading", name=name)).to_be_visible(timeout=SOON)
@@ -105,7 +105,7 @@ def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
     command = page.get_by_role("textbox", name="Command")
     expect(command).to_have_value("workload --check 16MiB --hold 3600")
     command.fill("workload --check 16MiB --hold 600")
-    page.get_by_label("Quota on each GPU").fill("3GiB")
+    page.locator("#f-gpu_memory").fill("3GiB")
     page.get_by_label("Name", exact=True).fill("first")
     expect(page.locator(".verdict").first).to_contain_text("fits")
     expect(page.locator("#forecast")).to_have_text("Fits now.", timeout=SOON)
@@ -179,7 +179,7 @@ def test_the_policy_is_set_and_an_unknown_image_is_refused_beside_its_field(page
     page.get_by_role("button", name="Set the policy").click()
     expect(page.locator(".toast.good")).to_contain_text("fifo")
     page.goto("/launch/")
-    page.get_by_label("Image").fill("no-such-image")
+    page.locator("#f-image").fill("no-such-image")
     page.get_by_role("button", name="Launch", exact=True).click()
     expect(page.locator("#h-image")).to_have_attribute("role", "alert", timeout=SOON)
 

@@ -22,6 +22,11 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/browser/test_any_day.py",
         "tests/browser/test_three_people.py",
         "tests/browser/test_no_netlink.py",
+        "tests/browser/test_by_keyboard.py",
+        "tests/browser/test_namespaces.py",
+        "tests/browser/test_short_queue.py",
+        "tests/browser/test_sums.py",
+        "tests/browser/test_swapped.py",
     ),
     "a Swarm of several engines; tests/engines/test_swarm_service.py and tests/web/test_given_to_a_swarm.py stay": (
         "tests/swarm/test_constraints.py",

@@ -66,7 +66,7 @@ def _row(key: Json, now: object) -> tuple[str, ...]:
 
 
 def ssh_config(as_json: options.Json = False) -> None:
-    """Print OpenSSH's settings for your running containers: for ssh, VS Code, PyCharm and rsync."""
+    """Print OpenSSH's settings for your running containers."""
     client = connect()
     told = client.get("ssh/")
     if told["port"] is None:

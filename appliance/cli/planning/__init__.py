@@ -86,7 +86,7 @@ def edit(
 
 
 def again(names: Names, as_json: options.Json = False) -> None:
-    """Plan ended ones once more, with what never began because of them."""
+    """Plan ended ones once more, with what hung on them."""
     client = connect()
     for name in names:
         for made in client.send("POST", ("planned", _find(client, name, ended=True)["id"], "again")):
