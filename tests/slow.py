@@ -2,7 +2,8 @@
 
 DURATIONS is what a run of all tests leaves in the file `GPUSHARE_TEST_DURATIONS` names (tests/support/recorded.py). A
 test waits if it takes longer than LONGEST and no promise of docs/promises.md is shown by it with `make test`; the
-quickest of each file stays. What its file shares is not counted: it falls to whichever test is first. A test that did not run stays where it was.
+quickest of each file stays. What its file shares is not counted: it falls to whichever test is first. A test that did
+not run stays where it was.
 """
 
 from __future__ import annotations
