@@ -194,10 +194,10 @@ async def test_of_several_processes_none_is_counted_out_that_is_back(
     await host.command("pause", container, free_memory=True)
     restore, calls = host.up.swapping._card.restore, itertools.count(1)
 
-    async def no_room_for_the_second(pid: int, within: float) -> Any:
+    async def no_room_for_the_second(pid: int, *more: Any) -> Any:
         if next(calls) == 2:
             raise CardError(Why.NO_ROOM, pid, "There is no room.", State.CHECKPOINTED)
-        return await restore(pid, within)
+        return await restore(pid, *more)
 
     monkeypatch.setattr(host.up.swapping._card, "restore", no_room_for_the_second)
     await host.command("resume", container)
