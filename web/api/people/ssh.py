@@ -60,7 +60,7 @@ class SshKeys(ListModelMixin, DestroyModelMixin, GenericViewSet[SshKey]):
 
     @extend_schema(parameters=[PageQuery], responses={200: SshKeyAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Your keys."""
+        """Your public keys, and when each was added."""
         PageQuery.of(request)
         return super().list(request, *args, **kwargs)
 
