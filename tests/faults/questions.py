@@ -129,6 +129,8 @@ def leftovers(world: World) -> None:
 def nobody_waits(world: World) -> None:
     """What is free can be had: a container that wants all that nobody was promised gets it at once."""
     gpu = Gpu.objects.get(node__name=settings.GPUSHARE_NODE)
+    if gpu.drained:  # it had fallen off the bus for a while, and only a person puts it back
+        world.do("undrain-gpu", gpu=gpu.uuid)
     promised = sum(Claim.objects.filter(container__finished_at=None).values_list("quota", flat=True))
     free = gpu.capacity - promised
     name = f"probe-{Container.objects.count()}"
