@@ -19,11 +19,18 @@ from django.conf import settings
 
 from tests.faults.kinds import SERVERS, TROUBLES
 from tests.faults.whole import Whole
-from tests.faults.world import MIB
+from tests.faults.world import MIB, retried
+from web.models import Command, Gpu
 
 WEIGHTS = {"scheduler": 4, "web": 2, "parent": 1, "program": 4, "keeper": 2}
 LASTS = (0.5, 3.0)  # seconds; a trouble's
 STARVED, RUNS = 0.3, 0.05  # seconds in which others have the processors, and in which they do not
+
+
+def _put_back() -> None:
+    """An admin puts cards back in service that have fallen off the bus."""
+    for card in Gpu.objects.exclude(drained_at=None):
+        Command.objects.create(kind=Command.Kind.UNDRAIN, node=card.node, arguments={"gpu": card.uuid})
 
 
 class Reaper:
@@ -102,6 +109,8 @@ class Reaper:
             self.impossible.add(kind)
         else:
             self.troubles[kind] += 1
+        if kind == "card":
+            retried(_put_back)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
