@@ -28,7 +28,7 @@ from web.people import tokens
 USERS = 10
 ANSWERED = 3 * PATIENCE  # a parent that died starts anew meanwhile, perhaps twice
 # Why a launch that was answered 202 never began, where a trouble has taken what it needs, or dockerd was killed.
-NOT_NOW = ("The host does not let", "The host's disk is full", "Docker does not answer", "Docker at ")
+NOT_NOW = ("The host does not let", "The host's disk is full", "Docker does not answer", "Docker at ", "GPU ")
 
 
 @dataclass
