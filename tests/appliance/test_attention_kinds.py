@@ -271,6 +271,8 @@ def test_cards_disk_memory_and_log_that_go_wrong_at_once(running: Running) -> No
         see_who_cannot_be_stopped_for_others(running)
     for kind in ("nearly_full", "hot", "ecc", "xid"):  # the last one after its time
         running.cleared(kind)
+    running.api("POST", f"gpus/{running.uuid(0)}/undrain/", {})
+    running.cleared("drained")
 
 
 def see_critical_errors_of_a_card(running: Running) -> None:

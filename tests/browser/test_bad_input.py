@@ -54,7 +54,7 @@ def test_a_container_that_ends_while_its_page_is_open(site, open_as):
     expect(page.get_by_role("button", name="Kill")).to_be_visible()
     Container.objects.filter(pk=made.pk).update(finished_at=rows.ago(0), exit_code=137, reason="out of host memory")
     expect(page.locator("#container")).to_have_attribute("data-state", "failed")
-    expect(page.get_by_text("out of host memory")).to_be_visible()
+    expect(page.get_by_text("out of host memory").last).to_be_visible()
     expect(page.get_by_role("button", name="Kill")).to_be_hidden()
 
 

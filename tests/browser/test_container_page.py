@@ -202,7 +202,7 @@ def test_an_ended_container_says_how_it_ended_and_can_be_removed(site, open_as, 
                           reason="Its host memory ran out (limit 8 GiB). Launch it with more.")  # fmt: skip
     page = open_as("ann", f"/containers/{made.pk}/")
     expect(page.locator(".facts")).to_contain_text("exit code 137")
-    expect(page.get_by_text("Its host memory ran out")).to_be_visible()
+    expect(page.get_by_text("Its host memory ran out").last).to_be_visible()
     expect(page.locator("#log")).to_contain_text("No output")
     for gone in ("Pause", "Resume", "Kill", "Change"):
         expect(page.get_by_role("button", name=gone)).to_be_hidden()
