@@ -5,6 +5,7 @@ As root. The folder is made by debootstrap, from the mirror that it knows, and c
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -26,14 +27,17 @@ pivot_root . .old && umount -l /.old && rmdir /.old && touch /tmp/entered && exe
 
 
 def base(release: str) -> Path:
-    """Made once, and kept in .build."""
+    """Made once, by the first of a run's processes that asks, and kept in .build."""
     folder = BASE / release
-    if not folder.exists():
-        half = BASE / f"{release}.half"
-        shutil.rmtree(half, ignore_errors=True)
-        BASE.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["debootstrap", "--variant=minbase", release, str(half)], check=True, stdout=subprocess.DEVNULL)
-        half.rename(folder)
+    BASE.mkdir(parents=True, exist_ok=True)
+    with (BASE / f"{release}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            half = BASE / f"{release}.half"
+            shutil.rmtree(half, ignore_errors=True)
+            words = ["debootstrap", "--variant=minbase", release, str(half)]
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+            half.rename(folder)
     return folder
 
 
