@@ -11,13 +11,13 @@ from scheduler.containers import moving
 from scheduler.core.events import Effect, Event, NotMoved
 from tests.scheduler.test_preemption import eventually_events, lab
 from tests.support.eventually import eventually
-from tests.support.host import GIB, Host
+from tests.support.host import GIB, Host, host
 from tests.support.inprocess.host import InProcess
 from tests.support.inprocess.memory import notebook, runs_cell
 from tests.support.swapped import ends_well, holder
 from tests.support.traced import drivers_thread, traced
 
-__all__ = ["lab"]
+__all__ = ["host", "lab"]
 
 
 async def test_honest_holders_serve_who_waits(lab: InProcess) -> None:
