@@ -28,7 +28,6 @@ class Volumes:
     def __init__(self, behind: WriteBehind, here: Here) -> None:
         self._behind = behind
         self._here = here
-        self._ours = behind.require_name
 
     async def all(self) -> dict[str, dict[str, str]]:
         """Name → options, as Docker gave them."""
@@ -46,7 +45,7 @@ class Volumes:
     async def make(self, name: str, options: Mapping[str, str]) -> None:
         """Raises Problem."""
         async with self._behind.nothing_written():
-            await self._behind.write_by(mounting.make, self._here.node, name, options, self._ours)
+            await self._behind.write_by(mounting.make, self._here.node, name, options, self._behind.require_name)
             await self._learn(of_volumes({name: options}))
 
     async def remove(self, name: str) -> None:
@@ -60,7 +59,8 @@ class Volumes:
 
     async def mount(self, volume: str, options: Mapping[str, str], asked: Mounting) -> Container:
         """The record of a container with its claims. Raises Problem, and then there is none."""
-        return await self._promised(self._behind.write_by, mounting.mount, volume, options, asked, self._ours)
+        require_name = self._behind.require_name
+        return await self._promised(self._behind.write_by, mounting.mount, volume, options, asked, require_name)
 
     async def accept(self, volume: str, mount: str, ticket: PlacementTicket) -> Container:
         """The same for one that a placer has brought: its record is there. Raises Problem, and has changed nothing."""
@@ -68,7 +68,7 @@ class Volumes:
 
     async def claim(self, claimed: Claimed) -> Container:
         """The same for a claim of a Kubernetes cluster's. Raises Problem, and then there is no record."""
-        return await self._promised(self._behind.write_by, claiming.claim, claimed, self._ours)
+        return await self._promised(self._behind.write_by, claiming.claim, claimed, self._behind.require_name)
 
     async def _promised(self, write: Write, query: Callable[..., Container], *arguments: Any) -> Container:
         async with self._behind.nothing_written():  # an earlier quota that is still to be written must not come after
