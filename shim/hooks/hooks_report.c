@@ -31,22 +31,29 @@ int cuMemGetInfo(unsigned int *free, unsigned int *total) {
     return CUDA_SUCCESS;
 }
 
+/* The runtime library asks for the size of every GPU that a program sees before it uses one of them: a GPU that is not
+ * the container's has none, and is no reason to fail. */
+static CUresult size_of(CUdevice device, uint64_t *bytes) {
+    CUresult result;
+    int slot = devices_slot(device, &result);
+    if (slot == NO_SLOT && result != CUDA_ERROR_NOT_PERMITTED) return result;
+    uint64_t quota = slot == NO_SLOT ? 0 : quota_of(slot);
+    if (quota < *bytes) *bytes = quota;
+    return CUDA_SUCCESS;
+}
+
 int cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, device);
-    if (result != CUDA_SUCCESS || !bytes) return result;
-    int slot = devices_slot(device, &result);
-    if (slot == NO_SLOT) return result;
-    if (quota_of(slot) < *bytes) *bytes = quota_of(slot);
-    return CUDA_SUCCESS;
+    return result != CUDA_SUCCESS || !bytes ? result : size_of(device, bytes);
 }
 
 int cuDeviceTotalMem(unsigned int *bytes, CUdevice device) {
     CUresult result = REAL(cuDeviceTotalMem)(bytes, device);
     if (result != CUDA_SUCCESS || !bytes) return result;
-    int slot = devices_slot(device, &result);
-    if (slot == NO_SLOT) return result;
-    if (quota_of(slot) < *bytes) *bytes = in_32_bits(quota_of(slot));
-    return CUDA_SUCCESS;
+    uint64_t wide = UINT32_MAX;
+    result = size_of(device, &wide);
+    if (result == CUDA_SUCCESS && wide < *bytes) *bytes = in_32_bits(wide);
+    return result;
 }
 
 /* ---- NVML, which numbers GPUs in its own way: by UUID ---- */
