@@ -23,8 +23,14 @@ NUMBERS = 1 << 26  # int32 in a chunk: 256 MiB
 def with_torch() -> Callable[[], bool]:
     import torch
 
-    cards = {f"GPU-{torch.cuda.get_device_properties(i).uuid}": i for i in range(torch.cuda.device_count())}
+    cards: dict[str, int] = {}
+    for index in range(torch.cuda.device_count()):
+        try:
+            cards[f"GPU-{torch.cuda.get_device_properties(index).uuid}"] = index
+        except RuntimeError as error:  # one that the container does not have: the shim says nothing of it
+            print(f"GPU {index}: {error}", flush=True)
     its = os.environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",")[0]
+    print(f"torch sees {cards}, its own is {its}", flush=True)
     device = torch.device("cuda", cards.get(its, 0))
     chunks: list[torch.Tensor] = []
 

@@ -31,13 +31,16 @@ from typing import Any
 import httpx
 
 from scheduler.gpus import uuid_bytes
+from tests.gpu.shim import NO_MULTICAST
 from tests.support.appliance import ROOT, Appliance, until
 
 GIB = 1 << 30
 LONG = 180.0
 JOB = ROOT / "tests/gpu/job_card.py"
 WORKER = ROOT / "scheduler/card/worker.py"
-ENVIRONMENT = {"PYTHONPATH": str(ROOT), "USER": "root", "HOME": "/tmp"}
+# Where this Python finds what it imports, a container's must too: the scheduler hands on PATH and LD_LIBRARY_PATH alone.
+PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+ENVIRONMENT = NO_MULTICAST | {"PYTHONPATH": PATHS, "USER": "root", "HOME": "/tmp"}
 SLOWER = 1.15  # times what the bare calls take
 
 
@@ -53,6 +56,8 @@ class Found:
 
 
 class Job:
+    process: subprocess.Popen[bytes]
+
     def __init__(self, gib: float, kind: str, *more: str) -> None:
         self.folder, self.numbers = Path(tempfile.mkdtemp()), itertools.count(1)
         self.words = [sys.executable, str(JOB), str(self.folder), str(gib), kind, *more]
@@ -62,15 +67,24 @@ class Job:
         lines = [line.split() for line in said.read_text().split("\n")[:-1]] if said.exists() else []
         return next((word for at, word in lines if at == str(number)), "")
 
+    def ended(self) -> str:
+        """Why, and what it printed last; "" while it runs."""
+        return f"exit code {self.process.returncode}" if self.process.poll() is not None else ""
+
     def begins(self) -> None:
-        until(lambda: self.said(0), LONG)
+        self.answers(0)
+
+    def answers(self, number: int) -> str:
+        until(lambda: self.said(number) or self.ended(), LONG)
+        if not self.said(number) and (why := self.ended()):
+            raise RuntimeError(f"{' '.join(self.words)} ended: {why}")
+        return self.said(number)
 
     def is_right(self) -> bool:
         number = next(self.numbers)
         (self.folder / "asking").write_text(str(number))
         (self.folder / "asking").rename(self.folder / "ask")
-        until(lambda: self.said(number), LONG)
-        return self.said(number) == "right"
+        return self.answers(number) == "right"
 
 
 class Calls:
@@ -105,6 +119,7 @@ class Calls:
 @contextmanager
 def running(job: Job, environment: dict[str, str]) -> Iterator[int]:
     with subprocess.Popen(job.words, env=environment, start_new_session=True) as process:
+        job.process = process
         try:
             job.begins()
             yield process.pid
@@ -166,9 +181,18 @@ class Contained(Job):
         self.id = made["id"]
         self.begins()
 
+    def ended(self) -> str:
+        told = self.appliance.api("GET", f"containers/{self.id}/")
+        if not told["finished_at"]:
+            return ""
+        token = {"Authorization": f"Token {self.appliance.token}"}
+        output = httpx.get(f"{self.appliance.url}/api/v1/containers/{self.id}/logs/", headers=token, timeout=30).text
+        return f"{told['state']}, exit code {told['exit_code']}, {told['reason']!r}. It printed:\n{output[-4000:]}"
+
     def move(self, card: str) -> tuple[int, str]:
-        try:
-            return 200, self.appliance.api("POST", f"containers/{self.id}/move/", {"gpu": card})["message"]
+        try:  # a busy machine answers with the container, once it is done
+            told = self.appliance.api("POST", f"containers/{self.id}/move/", {"gpu": card})
+            return 200, told.get("message", "")
         except httpx.HTTPStatusError as error:
             return error.response.status_code, error.response.json()["error"]["message"]
 
