@@ -9,6 +9,10 @@ import io
 import os
 import sys
 import tarfile
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import docker
@@ -25,6 +29,10 @@ LINKS = {
 _FILES = [path for path in ("/etc/ld.so.cache", "/etc/alternatives") if Path(path).exists()]
 VOLUMES = ["/usr:/host/usr:ro", "/opt:/host/opt:ro", *(f"{path}:{path}:ro" for path in _FILES)]
 ROOTS = ["/usr", "/opt", *_FILES]  # what GPUSHARE_VOLUME_ROOTS has to allow
+ROOT = Path(__file__).resolve().parents[2]
+# Where this Python finds what it imports, one in a container must too.
+GIVEN = [Path(path).resolve() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+PATHS = os.pathsep.join(map(str, [ROOT, *GIVEN]))
 PYTHON = os.environ.get("GPU_TEST_PYTHON", sys.executable)
 
 
@@ -44,3 +52,27 @@ def build(address: str = "") -> str:
     client.api.import_image_from_data(archive.getvalue(), repository="gpushare/host", tag="latest")
     client.close()
     return IMAGE
+
+
+@dataclass(frozen=True)
+class Docker:
+    """`settings`: an appliance's that use it. `volumes`: of each container that runs this host's Python."""
+
+    image: str
+    volumes: Sequence[str]
+    settings: dict[str, str]
+
+
+def engine(stack: ExitStack) -> Docker:
+    """That of DOCKER_HOST, or else a dockerd until the end of `stack`."""
+    if "DOCKER_HOST" not in os.environ:
+        from tests.support.dockerd import private
+
+        os.environ["DOCKER_HOST"] = stack.enter_context(private()).address
+    folders = [path for path in dict.fromkeys(map(str, [ROOT, *GIVEN])) if not path.startswith(("/usr/", "/opt/"))]
+    volumes = [*VOLUMES, *(f"{path}:{path}:ro" for path in folders)]
+    settings = {
+        "GPUSHARE_ENGINE": "docker", "GPUSHARE_DOCKER_HOST": os.environ["DOCKER_HOST"],
+        "GPUSHARE_VOLUME_ROOTS": " ".join([*ROOTS, *folders, tempfile.gettempdir()]),
+    }  # fmt: skip
+    return Docker(build(), volumes, settings)

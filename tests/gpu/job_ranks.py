@@ -1,9 +1,9 @@
 """A training of two ranks on two GPUs, in one container: `job_ranks.py KIND FOLDER NAME`.
 
-KIND: a program of shim/gate_programs.py; sim or sim-alone (two ranks, or one process, on the simulated card). Each
-EVERY steps it synchronises its GPUs, and rank 0 adds a line to FOLDER/NAME.done: time, steps, loss. The same steps give
-the same losses, bit by bit. It goes on to the number of steps that is in FOLDER/NAME.until, and waits there for a
-higher one; for ever, if there is no such file.
+KIND: a program of shim/gate_programs.py; sim, sim-abort or sim-alone (two ranks, or one process, on the simulated
+card). Each EVERY steps it synchronises its GPUs, and rank 0 adds a line to FOLDER/NAME.done: time, steps, loss. The
+same steps give the same losses, bit by bit. It goes on to the number of steps that is in FOLDER/NAME.until, and waits
+there for a higher one; for ever, if there is no such file.
 """
 
 import os
@@ -32,8 +32,8 @@ def main() -> None:
         ]  # fmt: skip
         sys.exit(max(abs(each.wait()) for each in ranks))
     rank, count = int(os.environ["RANK"]), 0
-    if "CORES" in os.environ:  # so many of its own, wherever else it is compared with
-        cores = int(os.environ["CORES"])
+    cores = int(os.environ.get("CORES", "0"))  # so many of its own, wherever else it is compared with
+    if cores and (rank + 1) * cores <= (os.cpu_count() or 1):
         os.sched_setaffinity(0, range(rank * cores, (rank + 1) * cores))
     step, synchronize = simulated(kind, rank, str(meeting)) if kind.startswith("sim") else real(kind)
     with open(f"{folder}/{name}.done" if rank == 0 else os.devnull, "a") as done:
@@ -64,15 +64,31 @@ def simulated(kind: str, rank: int, unique: str) -> tuple[Step, Callable[[], obj
     class Id(ctypes.Structure):
         _fields_ = (("bytes", ctypes.c_ubyte * 128),)
 
-    if kind == "sim":
-        identity = Id.from_buffer_copy(shake_128(unique.encode()).digest(128))
+    def meet(name: str) -> None:
+        identity = Id.from_buffer_copy(shake_128(name.encode()).digest(128))
         assert nccl.ncclCommInitRank(ctypes.byref(comm), 2, identity, rank) == 0
 
+    def reduce() -> None:
+        assert nccl.ncclAllReduce(None, None, ctypes.c_size_t(1 << 18), 7, 0, comm, None) == 0
+
+    steps = 0
+    if kind != "sim-alone":
+        meet(unique)
+
     def step() -> int:
+        nonlocal steps
+        steps += 1
+        if kind == "sim-abort" and steps % 30 == 0:
+            cuda("cuCtxSynchronize")
+            if rank == 0:
+                reduce()
+            time.sleep(0.1)
+            assert nccl.ncclCommAbort(comm) == 0
+            meet(f"{unique} {steps}")
         for _ in range(3):
             cuda.compute(5)
-            if kind == "sim":
-                assert nccl.ncclAllReduce(None, None, ctypes.c_size_t(1 << 18), 7, 0, comm, None) == 0
+            if kind != "sim-alone":
+                reduce()
         return 0
 
     return step, lambda: cuda("cuCtxSynchronize")

@@ -48,10 +48,7 @@ KINDS, PARTS = ["torch", "jax", "cupy", "graphs"], ["bare", "appliance", "drain"
 BARE_TIMES, SIX = 4, 6
 SLOWER = 1.15  # times what the bare calls take
 SLOWEST, BEGINS = 0.35, 20.0  # seconds out and in, of a GiB and of a start: to see what there is time for
-# Where this Python finds what it imports, a container's must too: the scheduler hands on the loader's path alone.
-GIVEN = [Path(path).resolve() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-PATHS = os.pathsep.join(map(str, [ROOT, *GIVEN]))
-ENVIRONMENT = NO_MULTICAST | {"PYTHONPATH": PATHS, "USER": "root", "HOME": "/tmp"}
+ENVIRONMENT = NO_MULTICAST | {"PYTHONPATH": host_image.PATHS, "USER": "root", "HOME": "/tmp"}
 
 
 class Job:
@@ -107,9 +104,10 @@ class Contained(Job):
         super().__init__(gib, kind if not scene.sim else "sim", *more)
         self.appliance = scene.appliance
         fields: dict[str, Any] = {"env": ENVIRONMENT}
-        if scene.image:
+        if scene.within:
             self.words[0] = host_image.PYTHON
-            fields |= {"image": scene.image, "volumes": [*scene.volumes, f"{self.folder}:{self.folder}"]}
+            volumes = [*scene.within.volumes, f"{self.folder}:{self.folder}"]
+            fields |= {"image": scene.within.image, "volumes": volumes}
         size = int((gib + 3) * GIB)
         self.id = self.appliance.launch(*self.words, name=name, gpu_memory=size, gpus=[card], **fields)["id"]
 
@@ -144,7 +142,8 @@ class Scene:
     def __init__(self, options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         self.options, self.sim = options, options.gpus.startswith("sim")
         self.found = Found(options.out / "moved.json", options.seconds)
-        self.image, self.volumes, more = in_docker(stack) if options.docker else ("", [], {})
+        self.within = host_image.engine(stack) if options.docker else None
+        more = self.within.settings if self.within else {}
         self.appliance = Appliance(
             folder / "home", options.gpus, GPUSHARE_GIVE_WAY="off", GPUSHARE_MOVE_SHARE="0", **more
         )  # fmt: skip
@@ -241,7 +240,7 @@ class Scene:
 
     def inside(self, name: str, job: Contained) -> None:
         """In Docker on real cards: its own card is all that is there, that CUDA counts, and that can be opened."""
-        if self.sim or not self.image:
+        if self.sim or not self.within:
             return
         told = json.loads(job.asked("look"))
         (code, uuids), own = json.loads(told["cuda"] or "[-1, []]"), job.card().removeprefix("GPU-").replace("-", "")
@@ -276,19 +275,6 @@ class Scene:
         for job in jobs:
             job.end()
         self.appliance.api("POST", f"gpus/{one}/undrain/", {})
-
-
-def in_docker(stack: ExitStack) -> tuple[str, list[str], dict[str, str]]:
-    """The image of this host, volumes for all that its Python needs, and the appliance's settings."""
-    if "DOCKER_HOST" not in os.environ:
-        from tests.support.dockerd import private
-
-        os.environ["DOCKER_HOST"] = stack.enter_context(private()).address
-    folders = [path for path in dict.fromkeys([str(ROOT), *map(str, GIVEN)]) if not path.startswith(("/usr/", "/opt/"))]
-    volumes = [*host_image.VOLUMES, *(f"{path}:{path}:ro" for path in folders)]
-    roots = " ".join([*host_image.ROOTS, *folders, tempfile.gettempdir()])
-    settings = {"GPUSHARE_ENGINE": "docker", "GPUSHARE_DOCKER_HOST": os.environ["DOCKER_HOST"]}
-    return host_image.build(), volumes, settings | {"GPUSHARE_VOLUME_ROOTS": roots}
 
 
 def main() -> int:

@@ -1,12 +1,15 @@
 """Trainings of two ranks on two GPUs: turns by weight, limits, moves, and losses equal to those of others.
 
-    python -m tests.gpu.ranked [--gpus SPEC] [--within S] [--out FOLDER] [--parts PART …]
+    python -m tests.gpu.ranked [--gpus SPEC] [--docker] [--within S] [--out FOLDER] [--parts PART …]
 
-In an appliance with the process engine; needs no Docker. One alone beside the same without the appliance, in turn; a
-limit; of each kind (shim/gate_programs.py) two at 300/100; three, of which one is on one GPU; a hundred random changes,
-pauses and kills of the scheduler while a third is moved ten times. Programs wait at a number of steps until it is their
-part (job_ranks.py). A part for which too little is left of `--within` is left out. Writes FOLDER/ranked.json (FOLDER:
-$OUT) and prints each figure as it comes; exits 1 if anything is wrong. `--gpus sim:2x40GiB` tries the script itself.
+In an appliance with the process engine, or with Docker (that of DOCKER_HOST, or else a dockerd that it starts). One
+alone beside the same without the appliance, in turn; a limit; of each kind (shim/gate_programs.py) two at 300/100;
+three, of which one is on one GPU; a hundred random changes, pauses and kills of the scheduler while a third is moved
+ten times. Besides, if they are named: `small`: all-reduces of 4 KiB beside native ones, before anything else is there;
+`hang`: a rank stands still for a while; `abort`: one breaks its communicator off in the middle, again and again.
+Programs wait at a number of steps until it is their part (job_ranks.py). A part for which too little is left of
+`--within` is left out. Writes FOLDER/ranked.json (FOLDER: $OUT) and prints each figure as it comes; exits 1 if
+anything is wrong. `--gpus sim:2x40GiB` tries the script itself.
 """
 
 from __future__ import annotations
@@ -25,134 +28,63 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from scheduler.card.gates import BETWEEN, HOLD, TRIES
+from tests.gpu import host_image
 from tests.gpu.job_ranks import EVERY
-from tests.gpu.shim import NO_MULTICAST
-from tests.support.appliance import ROOT, Appliance, until
+from tests.gpu.ranked_jobs import LONG, Contained, Job
+from tests.support.appliance import Appliance, until
 
-GIB = 1 << 30
 BEGINS = 90.0  # seconds in which all have imported what they need and begun
-LONG, RESTED = 40.0, 6.0  # who has just computed seems to go on, and has turns
+RESTED = 6.0  # who has just computed seems to go on, and has turns
 PAIRS = ["fsdp", "two", "compiled", "pipeline", "jax", "graphs"]
 PARTS = ["native", "limit", "ddp", "three", *PAIRS[:5], "random", "graphs"]
-TAKES = {"native": 60, "limit": 30, "ddp": 40, "three": 35, "random": 60} | dict.fromkeys(PAIRS, 40)  # seconds
-BATCH = {"fsdp": 16384}
-ENVIRONMENT = NO_MULTICAST | {
-    "PYTHONPATH": str(ROOT), "USER": "root", "HOME": "/tmp", "OMP_NUM_THREADS": "2",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
-}  # fmt: skip
-ALIKE, PINNED = ("one", "small", "native-ddp", "native-small"), {"CORES": "4"}  # compared in time
+TAKES = {
+    "small": 90,
+    "native": 60,
+    "limit": 30,
+    "ddp": 40,
+    "three": 50,
+    "hang": 50,
+    "abort": 40,
+    "random": 60,
+} | dict.fromkeys(PAIRS, 40)  # fmt: skip (seconds)
+NEEDS = {
+    "native": ["one", "two", "third"], "limit": ["one"], "ddp": ["one", "two"], "hang": ["one", "two"],
+    "three": ["one", "two", "third"], "abort": ["two", "abort"], "random": ["a", "b", "moved"],
+} | {kind: [f"{kind}-300", f"{kind}-100"] for kind in PAIRS}  # fmt: skip
+Made = dict[str, tuple[str, dict[str, Any]]]
+MADE: Made = {
+    "one": ("ddp", {"compute_weight": 300}),
+    "two": ("ddp", {"compute_weight": 100}),
+    "small": ("small", {}),
+    "third": ("gemm", {"gpus": 1, "compute_weight": 100}),
+    "abort": ("abort", {"compute_weight": 100}),
+    "a": ("ddp", {}),
+    "b": ("ddp", {}),
+    "moved": ("ddp", {"movable": True}),
+}
+MADE |= {f"{kind}-{weight}": (kind, {"compute_weight": weight}) for kind in PAIRS for weight in (300, 100)}
+LATE = TRIES * HOLD + (TRIES - 1) * BETWEEN  # seconds until a turn goes to others all the same
+HANGS = 10.0  # seconds
 STEPS, KILLS, MOVES = 100, 4, 10
 
 
-class Job:
-    """A program; `sim`: stands for it on the simulated card."""
-
-    def __init__(self, folder: Path, kind: str, name: str, sim: bool) -> None:
-        self.folder, self.kind, self.name = folder, kind, name
-        kind = kind if not sim else "sim-alone" if kind == "gemm" else "sim"
-        self.words = [sys.executable, str(ROOT / "tests/gpu/job_ranks.py"), kind, str(folder), name]
-        self.environment = ENVIRONMENT | {"BATCH": str(BATCH.get(self.kind, 8192))} | (PINNED if name in ALIKE else {})
-        self.go(9)
-
-    def go(self, count: int = 10**9) -> None:
-        """On, to this number of steps."""
-        new = self.folder / f"{self.name}.new"
-        new.write_text(str(count))
-        new.rename(self.folder / f"{self.name}.until")
-
-    def lines(self) -> list[tuple[float, int, str]]:
-        """Time, steps, loss."""
-        path = self.folder / f"{self.name}.done"
-        whole = path.read_text().split("\n")[:-1] if path.exists() else []
-        return [(float(at), int(count), loss) for at, count, loss in map(str.split, whole)]
-
-    def rate(self, begin: float, end: float) -> float:
-        """Steps a second, in proportion between two lines."""
-        lines = self.lines()
-
-        def done(at: float) -> float:
-            for (before, steps, _), (after, more, _) in pairwise(lines):
-                if before <= at < after:
-                    return steps + (more - steps) * (at - before) / (after - before)
-            return lines[-1][1]
-
-        return (done(end) - done(begin)) / (end - begin)
-
-    def gap(self, begin: float, end: float) -> float:
-        """The longest time between two lines."""
-        times = [begin, *(at for at, _, _ in self.lines() if begin <= at <= end), end]
-        return max(later - at for at, later in pairwise(times))
-
-    def goes_on(self) -> None:
-        before = len(self.lines())
-        until(lambda: len(self.lines()) > before + 1, LONG)
-
-    def block(self, count: int) -> float:
-        """Seconds that so many more steps take: from the first line to the last."""
-        before, wanted = len(self.lines()), self.lines()[-1][1] + count
-        self.go(wanted)
-        until(lambda: self.lines()[-1][1] >= wanted, LONG)
-        its = self.lines()[before:]
-        return its[-1][0] - its[0][0]
-
-
-class Contained(Job):
-    def __init__(self, appliance: Appliance, folder: Path, kind: str, name: str, sim: bool, **fields: Any) -> None:
-        super().__init__(folder, kind, name, sim)
-        self.appliance = appliance
-        fields = {"gpu_memory": (4 if kind == "fsdp" else 3) * GIB, "gpus": 2} | fields
-        self.id = appliance.launch(*self.words, name=name, env=self.environment, **fields)["id"]
-
-    def ask(self, method: str, path: str = "", body: Any = None) -> Any:
-        """Patiently: the scheduler may have been killed."""
-        for _ in range(60):
-            try:
-                return self.appliance.api(method, f"containers/{self.id}/{path}", body)
-            except httpx.HTTPStatusError as error:
-                if error.response.status_code < 500:
-                    raise
-            except httpx.TransportError:
-                pass
-            time.sleep(0.5)
-        raise TimeoutError(f"{method} {path} had no answer")
-
-    def begun(self, within: float) -> str:
-        """Why not, if it has ended."""
-        until(lambda: len(self.lines()) > 2 or self.ask("GET")["finished_at"], within)
-        return "" if len(self.lines()) > 2 else f"{self.ask('GET')['reason']}"
-
-    def do(self, what: str, **body: Any) -> str:
-        """ "" if it was done, else why not."""
-        try:
-            self.ask("POST", f"{what}/", body)
-        except httpx.HTTPStatusError as error:
-            return f"{error.response.status_code} {error}"
-        return ""
-
-    def had(self) -> float:
-        """Seconds of a GPU's time, as the scheduler counts."""
-        return max(float(gpu["had"] or 0.0) for gpu in self.ask("GET")["gpus"])
-
-    def change(self, **fields: Any) -> None:
-        self.ask("PATCH", body=fields)
-
-
 class Scene:
-    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+    def __init__(self, folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         self.folder, self.out, self.seconds = folder, options.out, options.seconds
         self.sim: bool = options.gpus.startswith("sim")
         self.ends = time.monotonic() + options.within
         self.found: dict[str, Any] = {"wrong": []}
         self.jobs: dict[str, Contained] = {}
         self.alone: dict[str, float] = {}
-        self.appliance = Appliance(folder / "home", options.gpus, GPUSHARE_COMPUTE="turns")
+        self.within = host_image.engine(stack) if options.docker else None
+        more = self.within.settings if self.within else {}
+        self.appliance = Appliance(folder / "home", options.gpus, GPUSHARE_COMPUTE="turns", **more)
 
     def check(self, name: str, value: Any, fine: bool = True) -> None:
         self.found[name] = value
@@ -167,8 +99,11 @@ class Scene:
         except Exception:
             self.check(f"{name} ended with", traceback.format_exc()[-1500:], fine=False)
 
-    def launch(self, kind: str, name: str, **fields: Any) -> None:
-        self.jobs[name] = Contained(self.appliance, self.folder, kind, name, self.sim, **fields)
+    def launch(self, name: str) -> None:
+        if name not in self.jobs:
+            kind, fields = MADE[name]
+            its = (self.appliance, self.within, self.folder, kind, name, self.sim)
+            self.jobs[name] = Contained(*its, **fields)
 
     def begin(self, *names: str) -> None:
         """Waits until they have; those that could not are left out of what follows."""
@@ -197,64 +132,79 @@ class Scene:
         return begin, end
 
     def run(self, parts: list[str]) -> None:
+        if "small" in parts and not self.sim:
+            with self.guarded("small"):
+                self.small()
+        parts = [part for part in parts if part != "small" and not (part == "native" and self.sim)]
+        names = list(dict.fromkeys(name for part in parts for name in NEEDS[part]))
         with self.guarded("launch"):
-            self.launch("ddp", "one", compute_weight=300)
-            self.launch("ddp", "two", compute_weight=100)
-            self.launch("gemm", "third", gpus=1, compute_weight=100)
-            if "native" in parts and not self.sim:
-                self.launch("small", "small")
-                with self.guarded("native"):
-                    self.native()
-                self.jobs["small"].do("kill")
-            for kind in [part for part in parts if part in PAIRS]:
-                self.launch(kind, f"{kind}-300", compute_weight=300)
-                self.launch(kind, f"{kind}-100", compute_weight=100)
-            if "random" in parts:
-                self.launch("ddp", "a")
-                self.launch("ddp", "b")
-                self.launch("ddp", "moved", movable=True)
-            self.begin(*(name for name in self.jobs if name != "small"))
-        for part in [part for part in parts if part != "native"]:
+            for name in names:
+                self.launch(name)
+            self.begin(*names)
+        for number, part in enumerate(parts):
             if self.ends - time.monotonic() < TAKES[part]:
                 self.check(f"{part} left out", "no time", fine=False)
                 continue
             with self.guarded(part):
-                if part in PAIRS:
-                    self.pair(part, self.jobs[f"{part}-300"], self.jobs[f"{part}-100"])
-                    self.end(f"{part}-300", f"{part}-100")
-                elif part == "ddp":
-                    self.pair(part, self.jobs["one"], self.jobs["two"])
+                if part in ("ddp", *PAIRS):
+                    self.pair(part, *(self.jobs[name] for name in NEEDS[part]))
                 else:
-                    {"limit": self.limit, "three": self.three, "random": self.random}[part]()
-            if part == "three":
-                self.end("one", "two", "third")
+                    {
+                        "native": self.native, "limit": self.limit, "three": self.three, "random": self.random,
+                        "hang": self.hang, "abort": self.abort,
+                    }[part]()  # fmt: skip
+            later = {name for each in parts[number + 1 :] for name in NEEDS[each]}
+            with self.guarded(f"the end of {part}"):
+                self.end(*(name for name in NEEDS[part] if name not in later))
 
     def native(self) -> None:
         """Steps of one in the appliance and of the same without, in turn; not on the simulated card."""
-        outside = {kind: Job(self.folder, kind, f"native-{kind}", self.sim) for kind in ("ddp", "small")}
-        begin = partial(subprocess.Popen, start_new_session=True)
-        processes = [begin(job.words, env=os.environ | job.environment) for job in outside.values()]
+        with self.outside("ddp"):
+            self.beside("ddp", self.jobs["one"], 45, 7)
+
+    def small(self) -> None:
+        """The same of all-reduces, while nothing else is there."""
+        self.launch("small")
+        with self.outside("small"):
+            self.begin("small")
+            self.beside("small", self.jobs["small"], 900, 24)
+        self.end("small")
+
+    @contextlib.contextmanager
+    def outside(self, kind: str) -> Iterator[None]:
+        job = self.native_job = Job(self.folder, kind, f"native-{kind}", self.sim)
+        process = subprocess.Popen(job.words, env=os.environ | job.environment, start_new_session=True)
         try:
-            self.begin("one", "two", "third", "small")
-            for kind, inside, count, rounds in (("small", "small", 45, 16), ("ddp", "one", 45, 7)):
-                until(lambda: len(outside[kind].lines()) > 2, LONG)  # noqa: B023
-                time.sleep(RESTED)
-                for job in (self.jobs[inside], outside[kind]):
-                    job.block(count)
-                both = [(self.jobs[inside].block(count), outside[kind].block(count)) for _ in range(rounds)]
-                ours, native = (statistics.median(its) for its in zip(*both, strict=True))
-                self.check(f"{kind} alone, of native: median", round(native / ours, 4), native / ours >= 0.998)
-                self.check(f"{kind} alone, of native: all", sorted(round(its / own, 3) for own, its in both))
-                self.alone[inside] = (count - EVERY) / ours
+            until(lambda: len(job.lines()) > 2, BEGINS)
+            yield
         finally:
-            for process in processes:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def beside(self, kind: str, job: Contained, count: int, rounds: int) -> None:
+        """In turn, each as often the first as the second: what the card does meanwhile meets both."""
+        native, ratios, took = self.native_job, [], []
+        time.sleep(RESTED)
+        for each in (job, native):
+            each.block(count)
+        for number in range(rounds):
+            order = (job, native) if number % 2 else (native, job)
+            seconds = {each.name: each.block(count) for each in order}
+            took.append((seconds[job.name], seconds[native.name]))
+            ratios.append(round(took[-1][1] / took[-1][0], 4))
+        ours, its = (statistics.median(each) for each in zip(*took, strict=True))
+        self.check(
+            f"{kind} alone, of native: median of pairs", statistics.median(ratios), statistics.median(ratios) >= 0.998
+        )
+        self.check(f"{kind} alone, of native: medians", round(its / ours, 4))
+        self.check(f"{kind} alone, of native: all", sorted(ratios))
+        self.alone[job.name] = (count - EVERY) / ours
 
     def limit(self) -> None:
         one = self.jobs["one"]
         one.go()
         alone = self.rate_alone(one)
+        self.check("limit 30: steps/s alone", round(alone, 1))
         one.change(compute_limit=30)
         limited = one.rate(*self.watch(one, settle=7)) / alone
         self.check("limit 30: work", round(limited, 3), abs(limited - 0.3) <= 0.03)
@@ -262,7 +212,9 @@ class Scene:
         one.change(compute_limit=None)
 
     def rate_alone(self, job: Contained) -> float:
-        return self.alone.get(job.name) or job.rate(*self.watch(job, settle=RESTED, seconds=5))
+        if job.name not in self.alone:
+            self.alone[job.name] = job.rate(*self.watch(job, settle=RESTED, seconds=5))
+        return self.alone[job.name]
 
     def pair(self, kind: str, one: Contained, two: Contained) -> None:
         one.go()
@@ -288,15 +240,19 @@ class Scene:
 
     def three(self) -> None:
         """Weights of 300, 100 and 100, of which the last is on one card."""
-        jobs = [self.jobs[name] for name in ("one", "two", "third")]
-        for job in jobs[:2]:
-            job.do("pause")
-        jobs[2].go()
-        alone = jobs[2].rate(*self.watch(jobs[2], settle=2, seconds=5))
-        for job in jobs[:2]:
-            job.do("resume")
+        jobs = [self.jobs[name] for name in NEEDS["three"]]
+        for job in (jobs[0], jobs[2]):
+            others = [other for other in jobs if other is not job]
+            for other in others:
+                other.do("pause")
+            job.go()
+            self.rate_alone(job)
+            for other in others:
+                other.do("resume")
+        jobs[1].go()
         span = self.watch(*jobs, settle=6)
-        whole = [self.alone["one"], self.alone["one"], alone]
+        whole = [self.alone["one"], self.alone["one"], self.alone["third"]]
+        self.check("three: steps/s alone", [round(each, 1) for each in whole])
         its = [round(job.rate(*span) / each, 3) for job, each in zip(jobs, whole, strict=True)]
         due = (0.6, 0.2, 0.2)
         self.check("three: work", its, all(abs(part - wanted) <= 0.05 for part, wanted in zip(its, due, strict=True)))
@@ -340,7 +296,47 @@ class Scene:
         self.check("moves, seconds", moves, len(moves) >= MOVES and not any(isinstance(each, str) for each in moves))
         self.equal("random", a, b, moved)
         self.told(a, b, moved)
-        self.end("a", "b", "moved")
+
+    def hang(self) -> None:
+        """Rank 1 of the one with more weight stands still: the other's turns come, late by the time-out at most."""
+        one, two = (self.jobs[name] for name in NEEDS["hang"])
+        one.go()
+        alone = self.rate_alone(one)
+        two.go()
+        before = two.gap(*self.watch(one, two, settle=6, seconds=10))
+        pid = next(each["pid"] for each in one.ask("GET")["ranks"] if each["rank"] == 1)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            span = self.watch(two, settle=0.5, seconds=HANGS)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        gap = two.gap(*span)
+        self.check(
+            "hang: longest gap of the other before, meanwhile", [round(before, 2), round(gap, 2)], gap <= before + LATE
+        )
+        self.check("hang: the other's work of one alone", round(two.rate(*span) / alone, 3))
+        for job in (one, two):
+            job.goes_on()
+        span = self.watch(one, two, settle=6, seconds=10)
+        rates = [job.rate(*span) for job in (one, two)]
+        its = [round(rate / sum(rates), 3) for rate in rates]
+        self.check("hang: parts afterwards", its, abs(its[0] - 0.75) <= 0.05)
+        self.told(one, two)
+        self.equal("hang", one, two)
+
+    def abort(self) -> None:
+        """Of one of them, each communicator is broken off with a collective that only one rank has begun."""
+        two, broken = (self.jobs[name] for name in NEEDS["abort"])
+        two.go()
+        alone = self.rate_alone(two)
+        broken.go()
+        span = self.watch(two, broken, settle=3)
+        gap = two.gap(*span)
+        self.check("abort: longest gap of the other", round(gap, 2), gap <= 1.0 + LATE)
+        self.check("abort: the other's work of one alone", round(two.rate(*span) / alone, 3))
+        self.check("abort: its steps/s", round(broken.rate(*span), 1), broken.rate(*span) > 0)
+        came = {loss for _, _, loss in broken.lines()}
+        self.check("abort: what came of its steps", sorted(came), len(came) == 1)
 
     @staticmethod
     def moves(job: Contained, moves: list[Any], over: threading.Event) -> None:
@@ -382,17 +378,19 @@ class Scene:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=[*PARTS, "small", "hang", "abort"])
+    parser.add_argument("--docker", action="store_true")
     parser.add_argument("--gpus", default="nvidia")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--within", type=float, default=520.0, help="seconds")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     options = parser.parse_args()
-    scene = Scene(Path(tempfile.mkdtemp()), options)
-    try:
-        scene.run(options.parts)
-    finally:
-        scene.close()
+    with contextlib.ExitStack() as stack:
+        scene = Scene(Path(tempfile.mkdtemp()), options, stack)
+        try:
+            scene.run(options.parts)
+        finally:
+            scene.close()
     return 1 if scene.found["wrong"] else 0
 
 

@@ -168,26 +168,61 @@ def jax() -> Step:
     return lambda: run(value, weight).mean()
 
 
-def cupy() -> Step:
-    import cupy
+def _cupy_communicator(name: str) -> Any:
+    """Of both ranks, who meet by this name."""
+    import ast
+
     from cupy.cuda import nccl
 
-    cupy.cuda.Device(RANK).use()
-    meeting = FOLDER / "id"
+    meeting = FOLDER / name
     if RANK == 0:
         meeting.with_suffix(".new").write_text(repr(nccl.get_unique_id()))
         meeting.with_suffix(".new").rename(meeting)
     while not meeting.exists():
         time.sleep(0.01)
-    import ast
+    return nccl.NcclCommunicator(2, ast.literal_eval(meeting.read_text()), RANK)
 
-    comm = nccl.NcclCommunicator(2, ast.literal_eval(meeting.read_text()), RANK)
+
+def cupy() -> Step:
+    import cupy
+    from cupy.cuda import nccl
+
+    cupy.cuda.Device(RANK).use()
+    comm = _cupy_communicator("id")
     value = cupy.ones((BATCH, WIDTH), dtype=cupy.float32)
     weight = cupy.eye(WIDTH, dtype=cupy.float32) / 2
 
     def step() -> Any:
         out = value @ weight
         stream = cupy.cuda.get_current_stream().ptr
+        for _ in range(3):
+            comm.allReduce(out.data.ptr, out.data.ptr, out.size, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream)
+        return out.mean()
+
+    return step
+
+
+def abort() -> Step:
+    """Each 30 steps, rank 0 begins a collective that its sibling never begins; then both abort, and meet anew."""
+    import cupy
+    from cupy.cuda import nccl
+
+    cupy.cuda.Device(RANK).use()
+    value = cupy.ones((BATCH, WIDTH), dtype=cupy.float32)
+    weight = cupy.eye(WIDTH, dtype=cupy.float32) / 2
+    steps, comm = 0, _cupy_communicator("id0")
+
+    def step() -> Any:
+        nonlocal steps, comm
+        out, steps = value @ weight, steps + 1
+        stream = cupy.cuda.get_current_stream().ptr
+        if steps % 30 == 0:
+            cupy.cuda.get_current_stream().synchronize()
+            if RANK == 0:
+                comm.allReduce(out.data.ptr, out.data.ptr, 1024, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream)
+            time.sleep(0.1)
+            comm.abort()
+            comm, out = _cupy_communicator(f"id{steps}"), value @ weight
         for _ in range(3):
             comm.allReduce(out.data.ptr, out.data.ptr, out.size, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream)
         return out.mean()
@@ -218,7 +253,7 @@ def gemm() -> Step:
     return lambda: (weight @ weight).mean()
 
 
-PROGRAMS = {each.__name__: each for each in (ddp, compiled, fsdp, two, pipeline, graphs, jax, cupy, small, gemm)}
+PROGRAMS = {each.__name__: each for each in (ddp, compiled, fsdp, two, pipeline, graphs, jax, cupy, abort, small, gemm)}
 
 
 def main() -> None:
