@@ -12,16 +12,8 @@ from random import Random
 from statistics import median, quantiles
 
 from scheduler.core.arbiter import handle
-from scheduler.core.events import (
-    ContainerAdded,
-    Event,
-    GpuSeen,
-    Needed,
-    Returned,
-    SessionEnded,
-    SessionOpened,
-    TakeBack,
-)
+from scheduler.core.effects import TakeBack
+from scheduler.core.events import ContainerAdded, Event, GpuSeen, Needed, Returned, SessionEnded, SessionOpened
 from scheduler.core.state import State
 
 GPUS = 8

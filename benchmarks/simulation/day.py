@@ -17,8 +17,8 @@ from statistics import fmean, median, quantiles
 from benchmarks.simulation.lab import GIB, LATER, SPEEDS, Day, Program, Stall, play, takes
 from benchmarks.simulation.report import SHORT, aligned
 from benchmarks.simulation.workloads import CAPACITY, paper
+from scheduler.core.moves.preemption import WORTH
 from scheduler.core.people.heads import PATIENCE
-from scheduler.core.preemption import WORTH
 from scheduler.core.state import Mode, Preemption
 
 HOUR, MINUTE = 3600.0, 60.0

@@ -17,25 +17,21 @@ from math import inf
 from typing import Any, NamedTuple
 
 from scheduler.core.arbiter import handle
+from scheduler.core.effects import Effect, Granted, Preempt, Restore, TakeBack
 from scheduler.core.events import (
     ActivityDetected,
     CameBack,
     ContainerAdded,
     ContainerEnded,
-    Effect,
     Event,
     GpuSeen,
-    Granted,
     Idle,
     Needed,
     PeopleChanged,
-    Preempt,
     PreemptionChanged,
-    Restore,
     Returned,
     SessionOpened,
     SwappedOut,
-    TakeBack,
     Ticked,
 )
 from scheduler.core.people.tree import Tree

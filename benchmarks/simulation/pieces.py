@@ -15,21 +15,18 @@ from statistics import fmean
 from benchmarks.simulation.lab import GIB, SPEEDS, takes
 from scheduler.containers.placement import choose
 from scheduler.core.arbiter import handle
+from scheduler.core.effects import Granted, Relocate, Restore, TakeBack
 from scheduler.core.events import (
     CameBack,
     ContainerAdded,
     ContainerEnded,
     Event,
     GpuSeen,
-    Granted,
     Needed,
     PreemptionChanged,
-    Relocate,
-    Restore,
     Returned,
     SessionOpened,
     SwappedOut,
-    TakeBack,
     Ticked,
 )
 from scheduler.core.invariants import violations

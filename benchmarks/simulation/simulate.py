@@ -13,17 +13,15 @@ from heapq import heapify, heappop, heappush
 from benchmarks.simulation import literal
 from benchmarks.simulation.workloads import CAPACITY, Job
 from scheduler.core.arbiter import handle
+from scheduler.core.effects import Granted, Rejected, TakeBack
 from scheduler.core.events import (
     ContainerAdded,
     ContainerEnded,
     Event,
     GpuSeen,
-    Granted,
     Needed,
-    Rejected,
     Returned,
     SessionOpened,
-    TakeBack,
     Ticked,
 )
 from scheduler.core.state import State

@@ -24,7 +24,8 @@ from scheduler.containers.registry import Containers
 from scheduler.containers.removal import Removal
 from scheduler.containers.steering import Steering
 from scheduler.containers.terminator import Terminator
-from scheduler.core.events import PolicyChanged, Refused
+from scheduler.core.effects import Refused
+from scheduler.core.events import PolicyChanged
 from scheduler.engines.base import EngineAway, EngineError
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts

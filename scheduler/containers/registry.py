@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from scheduler.containers.removal import Removal
-from scheduler.core.events import ContainerAdded, ContainerKilled, Reason, Refused
+from scheduler.core.effects import Reason, Refused
+from scheduler.core.events import ContainerAdded, ContainerKilled
 from scheduler.engines.base import SIGKILLED, Condition, Status
 from scheduler.engines.host_memory import HostMemory
 from scheduler.sessions.live_containers import LiveContainer

@@ -11,7 +11,7 @@ so). Each `Preempt` is answered by `SwappedOut` or `NotMoved`, each `Restore` by
 
 How far it is stands in the container's row before each step (`Swap`), and what each process is in is asked of the
 driver. What is begun and under nobody's hands (after a failure, a restart, a `Restore`) `_settle` brings to its end, by
-the table in core/moves.py. One transfer at a time: two would take twice as long each.
+the table in core/moves/. One transfer at a time: two would take twice as long each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from scheduler.containers import host_memory_budget, moving
 from scheduler.containers.cards.changing import CardChange, Reassign
 from scheduler.core import moves
 from scheduler.core.admission import size
-from scheduler.core.events import STAYS, ActivityDetected, CameBack, MoveBegun, NotMoved, Preempt, Relocate
+from scheduler.core.effects import Preempt, Relocate
+from scheduler.core.events import STAYS, ActivityDetected, CameBack, MoveBegun, NotMoved
 from scheduler.core.moves import Action
 from scheduler.core.state import Mode, Stage
 from scheduler.engines.base import EngineError

@@ -7,7 +7,7 @@ from math import isnan
 
 from scheduler.core import reserved, safety
 from scheduler.core.changes import put_container
-from scheduler.core.events import Reason, Refused
+from scheduler.core.effects import Reason, Refused
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, State
 
 _HUNDREDTHS = Decimal("0.01")

@@ -10,7 +10,8 @@ from math import inf
 from scheduler.core import admission, reserved, safety
 from scheduler.core.admission import size
 from scheduler.core.arbiter import handle
-from scheduler.core.events import ContainerEnded, Event, Granted, Needed, Returned, TakeBack
+from scheduler.core.effects import Granted, TakeBack
+from scheduler.core.events import ContainerEnded, Event, Needed, Returned
 from scheduler.core.people.standing import Place, place
 from scheduler.core.state import Container, Request, State
 

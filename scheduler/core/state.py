@@ -19,7 +19,7 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
 
 class Mode(StrEnum):
-    """Which holders are preempted for those who wait (`preemption.py`)."""
+    """Which holders are preempted for those who wait (`moves/preemption.py`)."""
 
     OFF = "off"  # none
     IDLE = "idle"  # those that have computed nothing for a while
@@ -29,7 +29,7 @@ class Mode(StrEnum):
 
 
 class Stage(StrEnum):
-    """Where the memory of a container is (`moves.py`). Of these only `HERE` is false, which is the fastest look."""
+    """Where the memory of a container is (`moves/`). Of these only `HERE` is false, which is the fastest look."""
 
     HERE = ""  # on its cards
     LEAVING = "leaving"  # being moved to host memory
@@ -44,7 +44,7 @@ class Preemption:
 
     `out` and `back`: bytes a second, as measured. `least`: seconds that any transfer takes, however small. `memory`:
     bytes of host memory that all who are out may take. `able`: memory can be moved at all, whatever the mode.
-    `move_share`: the part of the cards' time that moves to other cards may take (`cards/defragmentation.py`); 0: none.
+    `move_share`: the part of the cards' time that moves to other cards may take (`moves/defragmentation.py`); 0: none.
     """
 
     mode: Mode = Mode.OFF

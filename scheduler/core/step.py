@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import isfinite
+from typing import Any
 
 from scheduler.core import admission, changes, expected, moves, policies, reserved, safety
-from scheduler.core.events import (
+from scheduler.core.effects import (
     Admitted,
     Effect,
     Granted,
@@ -16,9 +18,9 @@ from scheduler.core.events import (
     Rejected,
     Restore,
     Suspended,
-    SwapInRequested,
     TakeBack,
 )
+from scheduler.core.events import Event, SwapInRequested
 from scheduler.core.people import heads
 from scheduler.core.state import Asking, Container, Request, Stage, State
 
@@ -46,6 +48,19 @@ class Step:
 
     def refuse(self, reason: Reason, explanation: str, container: str | None = None) -> None:
         self.effects.append(Refused(reason, explanation, container))
+
+    def known(self, container: str, done: str) -> Container | None:
+        """The container that an event names; None, and the event is refused, if there is none."""
+        known = self.state.containers.get(container)
+        if known is None:
+            text = f"Container {container} cannot be {done}: it has ended or never was."
+            self.refuse(Reason.UNKNOWN, text, container)
+        return known
+
+    def put(self, container: Container) -> None:
+        """Replaces a container, where that may let somebody on its GPUs be served."""
+        self.state = changes.put_container(self.state, container)
+        self.touched.update(container.quota)
 
     def finish(self) -> None:
         """Carries out what follows from the change: ends of waits, grants, answers, flags."""
@@ -95,6 +110,10 @@ class Step:
                 was_suspended=request.suspended,
             )
         )
+
+    def reject_killed(self, requests: Iterable[Request]) -> None:
+        for request in list(requests):
+            self.reject(request, Reason.KILLED)
 
     def _end_wait(self, request: Request) -> float:
         waited = max(0.0, self.state.now - request.since)
@@ -374,3 +393,6 @@ class Step:
                 self.effects.append(refused)
             else:
                 self.admit(wanted)
+
+
+Handlers = dict[type[Event], Callable[[Step, Any], None]]

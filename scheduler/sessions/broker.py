@@ -20,28 +20,30 @@ from types import MappingProxyType
 from scheduler import clock
 from scheduler.core import arbiter
 from scheduler.core.changes import has_room
-from scheduler.core.events import (
+from scheduler.core.effects import (
     Admitted,
-    ContainerPaused,
-    ContainerResumed,
     Effect,
-    Event,
     Granted,
-    Needed,
-    OverheadMeasured,
     Preempt,
     Pressure,
     Reason,
     Refused,
     Rejected,
     Relocate,
-    Reordered,
     Restore,
-    Returned,
     Suspended,
+    TakeBack,
+)
+from scheduler.core.events import (
+    ContainerPaused,
+    ContainerResumed,
+    Event,
+    Needed,
+    OverheadMeasured,
+    Reordered,
+    Returned,
     SwapInRequested,
     SwappedOut,
-    TakeBack,
     WaitOver,
 )
 from scheduler.core.state import State

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from scheduler.core.events import Granted, Rejected, Suspended
+from scheduler.core.effects import Granted, Rejected, Suspended
 from scheduler.pace import Pace
 from scheduler.sessions.live_containers import LiveContainer, Session
 from scheduler.sessions.sums import SumKind, Sums

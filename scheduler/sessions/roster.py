@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduler.core.events import ContainerAdded, ContainerEnded, QuotaChanged, Refused, SessionEnded, SessionOpened
+from scheduler.core.effects import Refused
+from scheduler.core.events import ContainerAdded, ContainerEnded, QuotaChanged, SessionEnded, SessionOpened
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.live_containers import LiveContainer, Session
 

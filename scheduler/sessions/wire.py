@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler.core.events import Reason
+from scheduler.core.effects import Reason
 from shim.binding import FRAME_SIZE, WIRE_VERSION, BadFrame, Code, Frame, Purpose, Type, pack, unpack
 
 __all__ = [

@@ -3,22 +3,8 @@
 from dataclasses import replace
 
 from scheduler.core.arbiter import handle
-from scheduler.core.events import (
-    ContainerAdded,
-    Effect,
-    Event,
-    GpuSeen,
-    Granted,
-    Needed,
-    Pressure,
-    Reason,
-    Rejected,
-    Returned,
-    SessionEnded,
-    SessionOpened,
-    Suspended,
-    TakeBack,
-)
+from scheduler.core.effects import Effect, Granted, Pressure, Reason, Rejected, Suspended, TakeBack
+from scheduler.core.events import ContainerAdded, Event, GpuSeen, Needed, Returned, SessionEnded, SessionOpened
 from scheduler.core.state import State
 
 

@@ -7,19 +7,15 @@ import pytest
 from hypothesis import given
 
 from scheduler.core.arbiter import handle
+from scheduler.core.effects import Effect, Granted, Reason, Refused, Rejected
 from scheduler.core.events import (
     ContainerAdded,
     ContainerEnded,
     ContainerKilled,
     ContainerPaused,
     ContainerResumed,
-    Effect,
     GpuSeen,
-    Granted,
     Needed,
-    Reason,
-    Refused,
-    Rejected,
     SessionEnded,
     SessionOpened,
     Ticked,

@@ -9,7 +9,8 @@ from hypothesis import given
 
 from scheduler.core import events
 from scheduler.core.arbiter import handle
-from scheduler.core.events import Granted, Needed, Rejected
+from scheduler.core.effects import Granted, Rejected
+from scheduler.core.events import Needed
 from scheduler.core.invariants import violations
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode, Preemption, State

@@ -10,9 +10,9 @@ import pytest
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from scheduler.core import safety
+from scheduler.core.effects import Admitted
 from scheduler.core.events import (
     ActivityDetected,
-    Admitted,
     ContainerAdded,
     ContainerEnded,
     ContainerKilled,

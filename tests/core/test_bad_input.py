@@ -7,8 +7,8 @@ from math import inf, nan
 import pytest
 
 from scheduler.core.arbiter import handle
+from scheduler.core.effects import Admitted, Reason, Refused, Rejected
 from scheduler.core.events import (
-    Admitted,
     ContainerAdded,
     ContainerEnded,
     ContainerKilled,
@@ -20,9 +20,6 @@ from scheduler.core.events import (
     PolicyChanged,
     PriorityChanged,
     QuotaChanged,
-    Reason,
-    Refused,
-    Rejected,
     Reordered,
     Returned,
     SessionEnded,

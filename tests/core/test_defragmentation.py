@@ -9,24 +9,20 @@ import pytest
 
 from benchmarks.simulation.pieces import jobs, play
 from scheduler.core.arbiter import handle
+from scheduler.core.effects import Effect, Granted, Relocate, Restore, TakeBack
 from scheduler.core.events import (
     CameBack,
     ContainerAdded,
-    Effect,
     GpuDrained,
     GpuSeen,
-    Granted,
     Movable,
     Needed,
     NotMoved,
     PreemptionChanged,
-    Relocate,
-    Restore,
     Returned,
     SessionOpened,
     StaysOnCard,
     SwappedOut,
-    TakeBack,
     Ticked,
 )
 from scheduler.core.invariants import violations

@@ -8,7 +8,8 @@ import pytest
 from benchmarks.simulation.exploring import deadlock
 from benchmarks.simulation.exploring.explorer import Broken, Host, explore, hosts
 from benchmarks.simulation.exploring.splits import Cards, check
-from scheduler.core import changes, preemption, safety
+from scheduler.core import changes, safety
+from scheduler.core.moves import preemption
 from scheduler.core.people import heads
 from scheduler.core.policies import POLICIES
 from scheduler.core.state import Mode, Stage
@@ -121,7 +122,7 @@ def test_the_explorer_finds_who_is_moved_below_its_share(monkeypatch):
 
 
 def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):
-    monkeypatch.setattr("scheduler.core.preemption._goes_for", lambda *_: False)
+    monkeypatch.setattr("scheduler.core.moves.preemption._goes_for", lambda *_: False)
     with pytest.raises(Broken, match="nobody gives way"):
         explore(replace(PAIR, gives_way=Mode.ROTATE))
 
@@ -135,7 +136,7 @@ def test_the_explorer_finds_two_that_are_told_to_go_at_once(monkeypatch):
             if each.leased:
                 step.state = changes.put_container(step.state, replace(each, stage=Stage.LEAVING))
 
-    monkeypatch.setattr("scheduler.core.preemption.preempt", twice)
+    monkeypatch.setattr("scheduler.core.moves.preemption.preempt", twice)
     with pytest.raises(Broken, match="at once"):
         explore(replace(PAIR, gives_way=Mode.IDLE))
 

@@ -1,18 +1,8 @@
 """Foreign memory comes and goes: what is granted meanwhile must not leave a deadlock behind once it has gone."""
 
 from scheduler.core import safety
-from scheduler.core.events import (
-    Admitted,
-    ContainerAdded,
-    GpuSeen,
-    Granted,
-    QuotaChanged,
-    Reason,
-    Refused,
-    SessionEnded,
-    SessionOpened,
-    Suspended,
-)
+from scheduler.core.effects import Admitted, Granted, Reason, Refused, Suspended
+from scheduler.core.events import ContainerAdded, GpuSeen, QuotaChanged, SessionEnded, SessionOpened
 from tests.support.world import Process, World
 
 A, B = 1, 2

@@ -1,4 +1,4 @@
-"""What is begun on a container comes to its end, whatever it is found in (`core/moves.py`)."""
+"""What is begun on a container comes to its end, whatever it is found in (`core/moves/__init__.py`)."""
 
 from itertools import product
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scheduler.core import safety
+from scheduler.core.effects import Granted
 from scheduler.core.events import (
     ContainerAdded,
     GpuSeen,
-    Granted,
     Needed,
     PolicyChanged,
     Reordered,

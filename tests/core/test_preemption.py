@@ -1,4 +1,4 @@
-"""Who holds memory gives way to who waits: whom, when, and when not (`core/preemption.py`)."""
+"""Who holds memory gives way to who waits: whom, when, and when not (`core/moves/preemption.py`)."""
 
 from dataclasses import replace
 from math import inf, nan
@@ -6,6 +6,7 @@ from math import inf, nan
 import pytest
 
 from scheduler.core.arbiter import handle
+from scheduler.core.effects import Granted, Preempt, Reason, Refused, Rejected, Restore, TakeBack
 from scheduler.core.events import (
     ActivityDetected,
     CameBack,
@@ -14,21 +15,14 @@ from scheduler.core.events import (
     ContainerPaused,
     ContainerResumed,
     GpuSeen,
-    Granted,
     Idle,
     Needed,
     NotMoved,
-    Preempt,
     PreemptionChanged,
-    Reason,
-    Refused,
-    Rejected,
-    Restore,
     Returned,
     SessionEnded,
     SessionOpened,
     SwappedOut,
-    TakeBack,
     Ticked,
 )
 from scheduler.core.invariants import violations

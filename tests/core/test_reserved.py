@@ -12,19 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.core import reserved
+from scheduler.core.effects import Granted, Preempt, Reason, Refused, Restore
 from scheduler.core.events import (
     ContainerAdded,
     ContainerEnded,
     GpuSeen,
-    Granted,
     Movable,
     NotMoved,
-    Preempt,
     PreemptionChanged,
-    Reason,
-    Refused,
     ReservesChanged,
-    Restore,
     SwappedOut,
 )
 from scheduler.core.forecast import forecast

@@ -4,15 +4,8 @@ import pytest
 
 from benchmarks.simulation import simulate, workloads
 from scheduler.core import fair
-from scheduler.core.events import (
-    ContainerAdded,
-    ContainerEnded,
-    ContainerPaused,
-    GpuSeen,
-    Granted,
-    SessionOpened,
-    Ticked,
-)
+from scheduler.core.effects import Granted
+from scheduler.core.events import ContainerAdded, ContainerEnded, ContainerPaused, GpuSeen, SessionOpened, Ticked
 from tests.support.world import Process, World
 
 CONTEXT = 66

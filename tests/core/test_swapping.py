@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.simulation.exploring.explorer import Host, explore
+from scheduler.core.effects import Granted, Reason, Refused, Rejected, Restore, Suspended, TakeBack
 from scheduler.core.events import (
     CameBack,
     ContainerAdded,
@@ -13,23 +14,16 @@ from scheduler.core.events import (
     ContainerPaused,
     ContainerResumed,
     GpuSeen,
-    Granted,
     MoveBegun,
     Needed,
     NotMoved,
     OverheadMeasured,
     QuotaChanged,
-    Reason,
-    Refused,
-    Rejected,
-    Restore,
     Returned,
     SessionEnded,
     SessionOpened,
-    Suspended,
     SwapInRequested,
     SwappedOut,
-    TakeBack,
     Ticked,
 )
 from scheduler.core.invariants import violations

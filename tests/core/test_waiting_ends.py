@@ -1,16 +1,7 @@
 """A wait ends: by a limit, a kill, a smaller quota, or because the container asked not to wait at all."""
 
-from scheduler.core.events import (
-    ContainerAdded,
-    ContainerKilled,
-    GpuSeen,
-    Needed,
-    QuotaChanged,
-    Reason,
-    Rejected,
-    SessionOpened,
-    Ticked,
-)
+from scheduler.core.effects import Reason, Rejected
+from scheduler.core.events import ContainerAdded, ContainerKilled, GpuSeen, Needed, QuotaChanged, SessionOpened, Ticked
 from tests.support.world import Process, World
 
 

@@ -29,7 +29,7 @@ TIMES = 10  # that each training is to give way
 UP = """
 import os, sys
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "appliance.settings")
-from scheduler.core import preemption
+from scheduler.core.moves import preemption
 preemption.WORTH = 0.1
 from django.core.management import execute_from_command_line
 execute_from_command_line(["manage.py", *sys.argv[1:]])

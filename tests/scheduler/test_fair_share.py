@@ -15,18 +15,8 @@ from django.db import OperationalError
 from scheduler import store as stores
 from scheduler.containers.forecasts import foresee
 from scheduler.core import arbiter
-from scheduler.core.events import (
-    ContainerAdded,
-    Effect,
-    Event,
-    GpuSeen,
-    Needed,
-    Refused,
-    Returned,
-    SessionOpened,
-    TakeBack,
-    Ticked,
-)
+from scheduler.core.effects import Effect, Refused, TakeBack
+from scheduler.core.events import ContainerAdded, Event, GpuSeen, Needed, Returned, SessionOpened, Ticked
 from scheduler.core.people.ledger import GIB_HOUR, HALF_LIFE, accounts
 from scheduler.core.people.ratios import ratios
 from scheduler.core.state import State

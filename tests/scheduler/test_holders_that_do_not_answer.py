@@ -8,7 +8,8 @@ import pytest
 
 from scheduler.card.helper import is_stopped
 from scheduler.containers import moving
-from scheduler.core.events import Effect, Event, NotMoved
+from scheduler.core.effects import Effect
+from scheduler.core.events import Event, NotMoved
 from tests.scheduler.test_preemption import eventually_events, lab
 from tests.support.eventually import eventually
 from tests.support.host import GIB, Host, host

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.core import preemption
-from scheduler.core.events import NotMoved, Preempt
+from scheduler.core.effects import Preempt
+from scheduler.core.events import NotMoved
+from scheduler.core.moves import preemption
 from scheduler.core.state import Mode
 from tests.support.host import GIB, query
 from tests.support.inprocess.driver import FAILS

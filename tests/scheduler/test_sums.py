@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.core.events import Granted, Reason, Rejected, Suspended
+from scheduler.core.effects import Granted, Reason, Rejected, Suspended
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.sessions.records import EVENTS_A_SECOND, Records
 from scheduler.sessions.sums import SumKind, Sums

@@ -10,25 +10,27 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from scheduler.core.arbiter import handle
-from scheduler.core.events import (
+from scheduler.core.effects import (
     Admitted,
-    CameBack,
-    ContainerResumed,
     Effect,
-    Event,
     Granted,
-    Needed,
-    NotMoved,
     Preempt,
     Pressure,
     Refused,
     Rejected,
     Restore,
-    Returned,
     Suspended,
+    TakeBack,
+)
+from scheduler.core.events import (
+    CameBack,
+    ContainerResumed,
+    Event,
+    Needed,
+    NotMoved,
+    Returned,
     SwapInRequested,
     SwappedOut,
-    TakeBack,
 )
 from scheduler.core.invariants import violations
 from scheduler.core.state import Stage, State

@@ -9,7 +9,8 @@ from itertools import permutations
 
 from scheduler.core import fair, safety
 from scheduler.core.arbiter import handle
-from scheduler.core.events import CameBack, Effect, Event, Preempt, Returned, SwappedOut, TakeBack, Ticked
+from scheduler.core.effects import Effect, Preempt, TakeBack
+from scheduler.core.events import CameBack, Event, Returned, SwappedOut, Ticked
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.ledger import Head
 from scheduler.core.people.ratios import Ratios

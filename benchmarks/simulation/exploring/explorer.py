@@ -28,21 +28,19 @@ from math import inf
 from benchmarks.simulation.exploring import among_people
 from scheduler.core import changes, fair, policies, reserved, safety
 from scheduler.core.arbiter import handle
+from scheduler.core.effects import Effect, Granted, Preempt, TakeBack
 from scheduler.core.events import (
     ActivityDetected,
     CameBack,
     ContainerAdded,
     ContainerPaused,
     ContainerResumed,
-    Effect,
     Event,
     GpuSeen,
-    Granted,
     Idle,
     MoveBegun,
     Needed,
     NotMoved,
-    Preempt,
     QuotaChanged,
     ReservesChanged,
     Returned,
@@ -50,7 +48,6 @@ from scheduler.core.events import (
     SessionOpened,
     SwapInRequested,
     SwappedOut,
-    TakeBack,
     Ticked,
     WaitedBefore,
 )

@@ -23,7 +23,8 @@ from benchmarks.simulation.exploring.explorer import NOW, STILL, Broken, Host, b
 from scheduler.core import safety
 from scheduler.core.arbiter import handle
 from scheduler.core.changes import lend
-from scheduler.core.events import Admitted, Granted, Needed, QuotaChanged
+from scheduler.core.effects import Admitted, Granted
+from scheduler.core.events import Needed, QuotaChanged
 from scheduler.core.state import Container, State
 
 # One container's part: quota and lease by GPU, paused.

@@ -20,7 +20,8 @@ from scheduler.containers.forecasts import idle
 from scheduler.containers.moving import stopped
 from scheduler.core import safety
 from scheduler.core.admission import size
-from scheduler.core.events import NotMoved, Relocate, StaysOnCard
+from scheduler.core.effects import Relocate
+from scheduler.core.events import NotMoved, StaysOnCard
 from scheduler.core.state import Stage
 from scheduler.engines.base import EngineError
 from scheduler.sessions.live_containers import LiveContainer

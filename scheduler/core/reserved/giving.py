@@ -1,8 +1,8 @@
 """Who gives way to a reservation, and how long before it begins.
 
-Whoever holds memory on its GPU and has no right to it, and can be moved: idle ones first, then as `preemption.py` ranks
-them; only as many as it lacks bytes. They are moved one after the other, so all of it is there at the begin if the
-first is told to go so long before: the measured time of all these moves, half as much again, and MARGIN. Each comes
+Whoever holds memory on its GPU and has no right to it, and can be moved: idle ones first, then as `moves/preemption.py`
+ranks them; only as many as it lacks bytes. They are moved one after the other, so all of it is there at the begin if
+the first is told to go so long before: the measured time of all these moves, half as much again, and MARGIN. Each comes
 back by itself when there is room: at the latest when the reservation has ended.
 
 Whoever cannot be moved stays, and the reservation begins short; or, where it says so, they end (`in_the_way`).
@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from scheduler.core import preemption, reserved
-from scheduler.core.events import Preempt
+from scheduler.core import reserved
+from scheduler.core.effects import Preempt
+from scheduler.core.moves import preemption
 from scheduler.core.state import Container, Mode, Reserve, Stage, State
 
 MARGIN = 10.0  # seconds: a move is begun between two looks, and the first of a program is slower

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from scheduler.core.effects import Effect, Granted
 from scheduler.core.events import (
     ContainerAdded,
     ContainerEnded,
     ContainerPaused,
     ContainerResumed,
-    Effect,
     Event,
     GpuSeen,
-    Granted,
     SessionOpened,
     Ticked,
 )

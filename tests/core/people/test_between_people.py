@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from scheduler.core import policies
-from scheduler.core.events import PeopleChanged, Preempt, PreemptionChanged, PriorityChanged, UsageElsewhere
+from scheduler.core.effects import Preempt
+from scheduler.core.events import PeopleChanged, PreemptionChanged, PriorityChanged, UsageElsewhere
 from scheduler.core.forecast import forecast
 from scheduler.core.people import heads
 from scheduler.core.people.heads import PATIENCE

@@ -12,7 +12,8 @@ from hypothesis.stateful import invariant, rule
 
 from scheduler.core import safety
 from scheduler.core.arbiter import handle
-from scheduler.core.events import Forgiven, GpuSeen, LedgerRestored, PeopleChanged, Refused, Ticked, UsageElsewhere
+from scheduler.core.effects import Refused
+from scheduler.core.events import Forgiven, GpuSeen, LedgerRestored, PeopleChanged, Ticked, UsageElsewhere
 from scheduler.core.people.ledger import HALF_LIFE, Account, accounts, decayed
 from scheduler.core.people.ratios import ratios
 from scheduler.core.people.tree import Tree, mistake

@@ -112,7 +112,7 @@ def _soon(nodes: Sequence[Node], cards: Sequence[Gpu]) -> dict[int, tuple[int, l
             continue
         stays = (
             holder.guaranteed or holder.cannot_move or holder.paused_at is not None
-        )  # as core/preemption.py's _may_go
+        )  # as core/moves/preemption.py's may_go
         gives_way = holder.give_way and holder.idle_since is not None and not stays
         if gives_way and home[claim.gpu_id] in moves:
             holders.append(Holder(holder.name, size, size / rates[home[claim.gpu_id]], idle=True))

@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 
 from scheduler.core import changes, moves, policies, reserved, safety
-from scheduler.core.events import Granted, MoveBegun, Preempt
+from scheduler.core.effects import Granted, Preempt
+from scheduler.core.events import MoveBegun
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.tree import Node
 from scheduler.core.state import Container, Mode, Request, Stage, State

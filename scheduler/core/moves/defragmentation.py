@@ -20,8 +20,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler.core import changes, moves, preemption, reserved
-from scheduler.core.events import STAYS, CameBack, Granted, MoveBegun, Relocate, Restore
+from scheduler.core import changes, moves, reserved
+from scheduler.core.effects import Granted, Relocate, Restore
+from scheduler.core.events import STAYS, CameBack, MoveBegun
+from scheduler.core.moves import preemption
 from scheduler.core.state import Container, Request, Stage, State
 from scheduler.core.step import Step
 

@@ -17,7 +17,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import Enum, auto
 
-from scheduler.core.events import CameBack, MoveBegun, NotMoved, Restore, SwapInRequested, SwappedOut
+from scheduler.core.effects import Restore
+from scheduler.core.events import CameBack, MoveBegun, NotMoved, SwapInRequested, SwappedOut
 from scheduler.core.state import Container, Stage
 
 AFTER: Mapping[type, Mapping[Stage, Stage]] = {

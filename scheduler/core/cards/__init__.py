@@ -1,1 +1,0 @@
-"""Which container goes to which other card of its host."""

@@ -1,0 +1,116 @@
+"""Containers come, change and go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from scheduler.core import admission, changes, safety
+from scheduler.core.effects import Admitted, Reason
+from scheduler.core.events import (
+    ContainerAdded,
+    ContainerEnded,
+    ContainerKilled,
+    ContainerPaused,
+    ContainerResumed,
+    PriorityChanged,
+    QuotaChanged,
+)
+from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Stage
+from scheduler.core.step import Handlers, Step
+
+
+def _container_added(step: Step, event: ContainerAdded) -> None:
+    wanted = Container(
+        id=event.container,
+        quota=dict(event.quota),
+        owner=event.owner,
+        arrived=step.state.now,
+        priority=event.priority,
+        guaranteed=event.guaranteed,
+        fail_fast=event.fail_fast,
+        max_wait=event.max_wait,
+        paused=event.paused,
+        preemptible=event.preemptible,
+        across=event.across,
+    )
+    if known := step.state.containers.get(wanted.id):
+        if known.quota == wanted.quota and known.owner == wanted.owner:
+            step.effects.append(Admitted(known.id))
+        else:
+            step.refuse(Reason.INVALID, f"Container {known.id} is already here, with other settings.", known.id)
+    elif any(asking.container.id == wanted.id for asking in step.state.asking):
+        return  # repeated while the first is being decided
+    elif refused := admission.impossible(step.state, wanted, running=event.running):
+        step.effects.append(refused)
+    elif event.running:
+        step.admit(wanted)
+        step.disturbed = True  # it is there whether or not that is safe
+    else:
+        step.ask(wanted)
+
+
+def _quota_changed(step: Step, event: QuotaChanged) -> None:
+    known = step.known(event.container, "changed")
+    if known is None:
+        return
+    if event.quota.keys() != known.quota.keys():
+        step.refuse(Reason.INVALID, "A change of quota must name the GPUs that the container has.", known.id)
+        return
+    wanted = replace(known, quota=dict(event.quota))
+    if refused := admission.impossible(step.state, wanted):
+        step.effects.append(refused)
+    else:
+        step.ask(wanted)
+
+
+def _priority_changed(step: Step, event: PriorityChanged) -> None:
+    known = step.known(event.container, "given a priority")
+    if known is None:
+        return
+    if not LOWEST_PRIORITY <= event.priority <= HIGHEST_PRIORITY:
+        step.effects.append(admission.bad_priority(known.id, event.priority))
+        return
+    step.put(replace(known, priority=event.priority, across=event.across))
+    step.state = replace(step.state, people=step.state.people._replace(look=-inf))  # its calls may be due now
+
+
+def _container_paused(step: Step, event: ContainerPaused) -> None:
+    known = step.state.containers.get(event.container)
+    if known and not known.killed:  # a kill ends a paused container too
+        step.put(replace(known, paused=True))
+        step.disturbed = True
+
+
+def _container_resumed(step: Step, event: ContainerResumed) -> None:
+    known = step.state.containers.get(event.container)
+    if known and known.paused:
+        step.put(replace(known, paused=False))
+        step.swap_in(known.id, step.state.now)
+        step.judge_again(known.id)
+
+
+def _container_killed(step: Step, event: ContainerKilled) -> None:
+    step.drop_asking(event.container, "The container is being ended.")
+    if known := step.state.containers.get(event.container):
+        step.put(replace(known, killed=True, paused=False, stage=Stage.OUT if known.out else Stage.HERE))
+        step.reject_killed(r for r in step.state.waiting if r.container == known.id)
+
+
+def _container_ended(step: Step, event: ContainerEnded) -> None:
+    step.drop_asking(event.container, "The container has ended.")
+    if known := step.state.containers.get(event.container):
+        step.reject_killed(r for r in step.state.waiting if r.container == known.id)
+        step.touched.update(safety.linked(step.state, known.quota))
+        step.state = changes.drop_container(step.state, known)
+
+
+HANDLERS: Handlers = {
+    ContainerAdded: _container_added,
+    QuotaChanged: _quota_changed,
+    PriorityChanged: _priority_changed,
+    ContainerPaused: _container_paused,
+    ContainerResumed: _container_resumed,
+    ContainerKilled: _container_killed,
+    ContainerEnded: _container_ended,
+}
