@@ -107,5 +107,5 @@ class TokenAdmin(ShownOnly, ModelAdmin):
 class AllowanceAdmin(ShownOnly, ModelAdmin):
     list_display = [
         "__str__", "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest", "compute_weight",
-        "compute_weights", "compute_limit",
+        "compute_limit",
     ]  # fmt: skip

@@ -234,11 +234,6 @@ def _me(me: Json) -> str:
     rows = [
         ("GPU memory", size(used["gpu_memory"]), _most(most["gpu_memory"], size)),
         ("containers", str(used["containers"]), _most(most["containers"], str)),
-        *(
-            [("weights together", str(used["compute_weights"]), str(most["compute_weights"]))]
-            if most.get("compute_weights") is not None
-            else []
-        ),
         ("GiB·hours of seven days", f"{used['gib_hours']:.2f}", _most(most["gib_hours"], "{:.2f}".format)),
     ]
     return f"{me['username']} ({me['role']}) on {me['url']}\n" + table(("", ">IN USE", ">AT MOST"), rows)

@@ -53,15 +53,12 @@ def test_a_group_its_members_and_its_allowance(shell):
         "40GiB",
         "--images",
         "lab/*",
-        "--compute-weights",
-        "250",
         "--compute-limit",
         "30%",
         "--json",
     )
     answer = json.loads(given.stdout)
     assert (answer["gpu_memory"], answer["images"], answer["compute_limit"]) == (40 * 2**30, ["lab/*"], 30)
-    assert answer["compute_weights"] == 250
     told = shell("people", "bob").stdout
     assert "40 GiB   From the group vision 数学." in told
     assert "40 GiB" in shell("allowances").stdout

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container, make_gpu
 from tests.support.people import client_for, make_user
 from web.errors import Problem
-from web.models import Allowance, Command, Container
-from web.people.allowances import Allowed, limits_of, weights_held
+from web.models import Allowance, Container
+from web.people.allowances import Allowed, limits_of
 from web.people.roles import Role
 from web.services import steering
 
@@ -96,59 +96,6 @@ def test_weight_and_limit_of_each_container(ada, gpu):
     assert (usual.compute_weight, usual.compute_limit) == (100, None)
 
 
-def test_the_weights_of_all_containers_together(ada, gpu):
-    allow(ada, compute_weights=250)
-    made = make_container(ada, "x", gpu, compute_weight=150)
-    assert refused(ada, compute_weight=101) == (403, "over_allowance", "compute_weight")
-    plain = steering.launch(ada, {"image": "local"}).container
-    assert plain.compute_weight == 100
-    assert refused(ada) == (403, "over_allowance", "compute_weight")
-    with pytest.raises(Problem, match="your other containers weigh 100 together and may weigh 250 with it"):
-        steering.change(ada, made, compute_weight=151)
-    steering.change(ada, made, compute_weight=120)
-    assert refused(ada, compute_weight=31) == (403, "over_allowance", "compute_weight"), "the change may be refused yet"
-    make_container(ada, "y", gpu, compute_weight=900, finished_at=timezone.now())
-    Container.objects.filter(pk=made.pk).update(compute_weight=120)
-    left = steering.launch(ada, {"image": "local"}).container
-    assert left.compute_weight == 30  # who says nothing gets what is left
-
-
-def test_a_change_that_is_still_to_be_made_counts_in_the_sum(ada, gpu):
-    allow(ada, compute_weights=300)
-    one, two = make_container(ada, "x", gpu, compute_weight=100), make_container(ada, "y", gpu, compute_weight=100)
-    steering.change(ada, one, compute_weight=200)
-    with pytest.raises(Problem, match="weigh 200 together"):
-        steering.change(ada, two, compute_weight=150)
-    steering.change(ada, two, compute_weight=50)  # less is always allowed
-
-
-def test_a_change_that_is_made_while_the_sum_is_reckoned_counts_in_it(ada, gpu):
-    """With PostgreSQL each query sees what was committed before it began."""
-    allow(ada, compute_weights=300)
-    one, two = make_container(ada, "x", gpu, compute_weight=100), make_container(ada, "y", gpu, compute_weight=100)
-    asked = steering.change(ada, one, compute_weight=200)
-    made = []
-
-    def make_it_after_the_first_look(execute, sql, *more):
-        found = execute(sql, *more)
-        if not made and sql.startswith("SELECT") and ("web_command" in sql or '"compute_weight" FROM' in sql):
-            made.append(True)
-            Container.objects.filter(pk=one.pk).update(compute_weight=200)
-            Command.objects.filter(pk=asked.pk).update(done_at=timezone.now(), outcome="done")
-        return found
-
-    with connection.execute_wrapper(make_it_after_the_first_look):
-        held = weights_held(ada, besides=two)
-    assert (made, held) == ([True], 200)
-
-
-def test_an_operator_may_pass_the_sum_of_somebodys_weights(ada, gpu):
-    ops = make_user("ops", Role.OPERATOR)
-    allow(ada, compute_weights=100)
-    made = make_container(ada, "x", gpu, compute_weight=100)
-    assert steering.change(ops, made, compute_weight=200).arguments == {"compute_weight": 200}
-
-
 def test_images_by_pattern(ada, gpu):
     allow(ada, images=["lab/*", "local"])
     assert refused(ada, image="docker.io/miner:latest") == (403, "over_allowance", "image")
@@ -222,7 +169,7 @@ def test_one_sees_what_one_may_and_does_use(client, ada, gpu):
     assert (body["username"], body["role"]) == ("ada", "user")
     assert (body["limits"]["gpu_memory"], body["limits"]["images"]) == (4 * GIB, ["local"])
     assert body["limits"]["containers"] is None
-    assert body["usage"] == {"gpu_memory": 3 * GIB, "containers": 1, "compute_weights": 100, "gib_hours": 0.0}
+    assert body["usage"] == {"gpu_memory": 3 * GIB, "containers": 1, "gib_hours": 0.0}
 
 
 def test_images_by_role(ada, gpu):

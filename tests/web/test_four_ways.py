@@ -80,11 +80,6 @@ Way = Callable[[User, Node, dict[str, Any]], Container]
             {"compute_limit": 60},
             "A container of yours may compute 50 % of a GPU's time at most.",
         ),
-        (
-            {"compute_weights": 150},
-            {"compute_weight": 60},
-            "This weighs 60; your containers weigh 100 together and may weigh 150 with it.",
-        ),
     ],
     ids=lambda case: "-".join(case) if isinstance(case, dict) else "",
 )
@@ -131,7 +126,7 @@ def test_an_allowance_lowered_while_the_owner_is_waited_for_counts(
 def test_what_is_allowed_is_recorded_with_its_share_and_its_name(ada: User, node: Node, way: Way) -> None:
     Allowance.objects.create(
         user=ada, gib_hours=9, images=["lab/*"], gpus=[CARD], priority_lowest=0, containers=1, gpu_memory=GIB,
-        compute_weight=40, compute_limit=70, compute_weights=40,
+        compute_weight=40, compute_limit=70,
     )  # fmt: skip
     made = way(ada, node, {**WISH, "compute_weight": 40})
     made.refresh_from_db()

@@ -425,8 +425,6 @@ def test_a_roles_allowance_is_given_like_a_groups(rest, ada):
         {"priority_lowest": 101},
         {"priority_lowest": 5, "priority_highest": 1},
         {"compute_weight": 0},
-        {"compute_weights": 0},
-        {"compute_weights": 10**7},
         {"compute_limit": 101},
         {"images": "lab/*"},
         {"images": [""]},

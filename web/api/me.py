@@ -31,7 +31,6 @@ class AllowedAnswer(serializers.Serializer[Any]):
     priority_lowest = serializers.IntegerField(allow_null=True)
     priority_highest = serializers.IntegerField(allow_null=True)
     compute_weight = serializers.IntegerField(allow_null=True, help_text="The most that a container may weigh.")
-    compute_weights = serializers.IntegerField(allow_null=True, help_text="What all that live may weigh together.")
     compute_limit = serializers.IntegerField(
         allow_null=True, help_text="Percent of a GPU's time at most, of each container."
     )
@@ -45,7 +44,6 @@ class AllowedAnswer(serializers.Serializer[Any]):
 class UsageAnswer(serializers.Serializer[Any]):
     gpu_memory = serializers.IntegerField()
     containers = serializers.IntegerField()
-    compute_weights = serializers.IntegerField(help_text="Of all that live.")
     gib_hours = serializers.FloatField()
 
 
@@ -94,7 +92,6 @@ class Me(APIView):
         usage = {
             "gpu_memory": allowances.quota_held(user),
             "containers": Container.objects.live().filter(owner=user).count(),
-            "compute_weights": allowances.weights_held(user),
             "gib_hours": week["vram_gib_hours"],
         }
         answer = {

@@ -712,7 +712,6 @@ class Migration(migrations.Migration):
                 ('priority_lowest', models.SmallIntegerField(blank=True, null=True)),
                 ('priority_highest', models.SmallIntegerField(blank=True, null=True)),
                 ('compute_weight', models.PositiveSmallIntegerField(blank=True, help_text='The most that a container may weigh: 1 to 1000.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(1000)])),
-                ('compute_weights', models.PositiveIntegerField(blank=True, help_text='The weights of all containers at once.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
                 ('compute_limit', models.PositiveSmallIntegerField(blank=True, help_text='The most that a container may compute: percent of a card.', null=True, validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100)])),
                 ('reservations', models.PositiveIntegerField(blank=True, help_text='Reservations that are not over.', null=True)),
                 ('reserved_gib_hours', models.FloatField(blank=True, help_text='GiB × hours reserved from now on.', null=True, validators=[django.core.validators.MinValueValidator(0.0)])),

@@ -106,9 +106,6 @@ class Allowance(models.Model):
     compute_weight = models.PositiveSmallIntegerField(
         null=True, blank=True, validators=WEIGHTS, help_text="The most that a container may weigh: 1 to 1000."
     )
-    compute_weights = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1)], help_text="The weights of all containers at once."
-    )
     compute_limit = models.PositiveSmallIntegerField(
         null=True, blank=True, validators=PERCENT, help_text="The most that a container may compute: percent of a card."
     )

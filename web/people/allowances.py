@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import Q, Sum
 
 from web.errors import Problem
-from web.models import Allowance, Command, Container
+from web.models import Allowance, Container
 from web.models.functions import ask
 from web.models.records import USUAL_WEIGHT
 from web.people.roles import groups_of, is_role
@@ -34,7 +34,6 @@ class Allowed:
     priority_highest: int | None = None
     compute_weight: int | None = None  # the most, of each container
     compute_limit: int | None = None
-    compute_weights: int | None = None  # the sum, of all that live
     reservations: int | None = None
     reserved_gib_hours: float | None = None
     reserved_days: int | None = None
@@ -178,43 +177,13 @@ def require_priority(limits: Allowed, priority: int) -> None:
         raise _over("priority", f"Your priority may be {words}.")
 
 
-def share(user: User, limits: Allowed, weight: int | None, limit: int | None) -> dict[str, int | None]:
+def share(limits: Allowed, weight: int | None, limit: int | None) -> dict[str, int | None]:
     """The compute_weight and compute_limit of a launch that asks for these; for None the usual, or what is allowed."""
     if weight is None:
         weight = min(USUAL_WEIGHT, limits.compute_weight or USUAL_WEIGHT)
-        if limits.compute_weights is not None:
-            weight = max(1, min(weight, limits.compute_weights - weights_held(user)))
     limit = limits.compute_limit if limit is None else limit
     require_share(limits, compute_weight=weight, compute_limit=limit)
-    require_weights(user, limits, weight)
     return {"compute_weight": weight, "compute_limit": limit}
-
-
-def weights_held(user: User, besides: Container | None = None) -> int:
-    """The weights of the user's live containers, as they are or are about to be."""
-    live = Container.objects.live().filter(owner=user)
-    if besides is not None:
-        live = live.exclude(pk=besides.pk)
-    open_ = Command.objects.filter(kind=Command.Kind.CHANGE, done_at=None, container__in=live.order_by().values("pk"))
-    changes = list(open_.values_list("container", "arguments"))  # first: one that is made meanwhile is a weight by then
-    weights = dict(live.values_list("pk", "compute_weight"))
-    for container, asked in changes:
-        if container in weights:
-            weights[container] = max(weights[container], asked.get("compute_weight") or 0)
-    return sum(weights.values())
-
-
-def require_weights(user: User, limits: Allowed, weight: int, besides: Container | None = None) -> None:
-    """Refuses a weight beyond what the limit leaves of the sum. Within a transaction that holds the person (`hold`)."""
-    if limits.compute_weights is None:
-        return
-    held = weights_held(user, besides)
-    if held + weight > limits.compute_weights:
-        raise _over(
-            "compute_weight",
-            f"This weighs {weight}; your {'other ' if besides else ''}containers weigh {held} together and may weigh "
-            f"{limits.compute_weights} with it.",
-        )
 
 
 def require_share(limits: Allowed, **asked: int | None) -> None:

@@ -109,7 +109,7 @@ def admit(
     columns = {"gpu_count": len(place.claims), **{name: spec[name] for name in COLUMNS}, **columns}
     known = images or [columns["image"]] * bool(columns["image"])
     account.require(place, spec["priority"], known)
-    share = allowances.share(owner, limits, spec["compute_weight"], spec["compute_limit"])
+    share = allowances.share(limits, spec["compute_weight"], spec["compute_limit"])
     container = Container(owner=owner, node=place.node, node_reason=place.reason[:500], **columns | share)
     try:
         with transaction.atomic():

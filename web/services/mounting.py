@@ -89,10 +89,10 @@ def _require_possible(person: User, spec: dict[str, Any], here: Node) -> None:
     if not Gpu.objects.filter(node=here, present=True).exists():
         raise Problem("no_gpu", "This host has no GPU that works: there is nothing to have a quota of.", 409)
     limits = allowances.limits_of(person)
-    ever = replace(limits, containers=None, gpu_memory=None, compute_weights=None, gib_hours=None)
+    ever = replace(limits, containers=None, gpu_memory=None, gib_hours=None)
     where = place(ever, spec["gpus"], spec["gpu_memory"], here=here)
     Account(person, ever, 0.0).require(where, spec["priority"])
-    allowances.share(person, ever, spec["compute_weight"], spec["compute_limit"])
+    allowances.share(ever, spec["compute_weight"], spec["compute_limit"])
     if limits.gpu_memory is not None and where.quota > limits.gpu_memory:
         allowances.require_quota(person, limits, where.quota)
 

@@ -130,12 +130,8 @@ def change(user: User, container: Container, **fields: Any) -> Command:
         owner = container.owner
         _require_hours(container, quota)
         allowances.require_quota(owner, allowances.limits_of(owner), quota * container.gpu_count, besides=container)
-    with transaction.atomic():
-        if (weight := asked.get("compute_weight") or 0) > container.compute_weight and not own_word:
-            allowances.hold(container.owner)
-            allowances.require_weights(container.owner, limits, weight, besides=container)
-        across: dict[str, Any] = {"across": True} if own_word and "priority" in asked else {}
-        return _steer(user, container, Command.Kind.CHANGE, **asked, **across)
+    across: dict[str, Any] = {"across": True} if own_word and "priority" in asked else {}
+    return _steer(user, container, Command.Kind.CHANGE, **asked, **across)
 
 
 def set_policy(user: User, name: str) -> Command:

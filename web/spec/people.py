@@ -28,7 +28,6 @@ ROLES = ("viewer", "user", "operator", "admin")
 LONGEST_PASSWORD = 4096  # characters
 LONGEST_KEY = 8192
 MOST_CONTAINERS = 1_000_000
-MOST_WEIGHTS = 1_000_000
 MOST_GIB_HOURS = 1e9
 MOST_RESERVATIONS = 10_000
 MOST_DAYS = 366
@@ -146,7 +145,6 @@ class AllowanceSpec(StrictSerializer):
     priority_lowest = StrictInteger(min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST, **_NULL)
     priority_highest = StrictInteger(min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST, **_NULL)
     compute_weight = StrictInteger(min_value=1, max_value=HEAVIEST, **_NULL)
-    compute_weights = StrictInteger(min_value=1, max_value=MOST_WEIGHTS, **_NULL)
     compute_limit = StrictInteger(min_value=1, max_value=100, **_NULL)
     reservations = StrictInteger(min_value=0, max_value=MOST_RESERVATIONS, **_NULL)
     reserved_gib_hours = StrictNumber(min_value=0, max_value=MOST_GIB_HOURS, **_NULL)

@@ -16,11 +16,11 @@ from appliance.cli.text import table
 
 LIMITS = (
     "gpu_memory", "containers", "gib_hours", "priority_lowest", "priority_highest", "compute_weight",
-    "compute_weights", "compute_limit", "reservations", "reserved_gib_hours", "reserved_days", "images", "gpus",
+    "compute_limit", "reservations", "reserved_gib_hours", "reserved_days", "images", "gpus",
 )  # fmt: skip
 NUMBERS: dict[str, type[int] | type[float]] = {
     "containers": int, "gib_hours": float, "priority_lowest": int, "priority_highest": int,
-    "compute_weight": int, "compute_weights": int, "compute_limit": int,
+    "compute_weight": int, "compute_limit": int,
     "reservations": int, "reserved_gib_hours": float, "reserved_days": int,
 }  # fmt: skip
 
@@ -39,7 +39,6 @@ def allowances(
     priority_lowest: Annotated[str | None, _limit("Lowest priority.")] = None,
     priority_highest: Annotated[str | None, _limit("Highest priority.")] = None,
     compute_weight: Annotated[str | None, _limit("Highest weight of one container.")] = None,
-    compute_weights: Annotated[str | None, _limit("Sum of all weights.")] = None,
     compute_limit: Annotated[str | None, _limit("Highest limit of one container.", "PERCENT")] = None,
     reservations: Annotated[str | None, _limit("Reservations that are not over.")] = None,
     reserved_gib_hours: Annotated[str | None, _limit("GiB × hours reserved from now on.")] = None,

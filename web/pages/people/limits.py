@@ -27,7 +27,6 @@ LABELS = {
     "priority_lowest": ("Lowest priority", "-100 to 100"),
     "priority_highest": ("Highest priority", "-100 to 100"),
     "compute_weight": ("Compute weight", "The most of each container: 1 to 1000; 100 is usual"),
-    "compute_weights": ("Weights together", "Of all live containers; each has 100 if nothing is said"),
     "compute_limit": ("Percent of a GPU's time", "The most of each container: 1 to 100"),
     "reservations": ("Reservations", "That are not over; 5 if nothing is said"),
     "reserved_gib_hours": ("GiB × hours reserved", "From now on"),
@@ -65,7 +64,6 @@ def usage(user: User, gib_hours: float) -> dict[str, float]:
     return {
         "gpu_memory": allowances.quota_held(user),
         "containers": Container.objects.live().filter(owner=user).count(),
-        "compute_weights": allowances.weights_held(user),
         "gib_hours": gib_hours,
     }
 
