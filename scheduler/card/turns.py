@@ -17,9 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -27,7 +25,8 @@ from scheduler import clock
 from scheduler.card.gates import Gate
 from scheduler.card.groups import Groups
 from scheduler.card.guardian import Guardian
-from scheduler.card.helper import CardError, CardHelper, State, Why
+from scheduler.card.helper import CardError, CardHelper
+from scheduler.card.part import Order, Part
 from scheduler.card.processes import LOCK_WITHIN, UNLOCK_WITHIN, Processes
 from scheduler.card.terms import Seen, Terms
 from scheduler.core import turns as core
@@ -37,25 +36,11 @@ from web.errors import Problem
 from web.logs import ById
 
 CYCLE = 1.0  # seconds in which each that computes has its turn: see docs/turns.md
-AGAIN = 1.0  # seconds until a process that did not answer is asked again
 HUNG_FOR = 60.0  # seconds in which who could not be stopped takes no turns
 PREPARED = 4  # workers
 CLOSING = 3.0  # seconds in which everybody is let go at the end; the guardian and the workers see to the rest
 HUNG, FOUND, EARLY, REGROUPS = "hung", "found", "early", "regroups"  # reasons to take no turns
 log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False, slots=True)
-class Part:
-    """What is played for one container."""
-
-    id: str
-    terms: Terms
-    processes: Processes
-    barred: set[str] = field(default_factory=set)  # the reasons why it takes no turns now
-    orders: deque[core.Effect | None] = field(default_factory=deque)  # None: its new processes are to be locked
-    task: asyncio.Task[None] | None = None
-    quiet: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is locked, and nobody is being asked
 
 
 class TurnPlayer:
@@ -138,15 +123,14 @@ class TurnPlayer:
         barred = self._regroup(together) if together != self._groups.first else []
         terms = self._groups.terms(terms)
         for came in [part for id_, part in self._parts.items() if id_ in terms and part.terms.gpus != terms[id_].gpus]:
-            barred += self._barred(came)  # it has come to another card, and joins there
+            barred += came.barred  # it has come to another card, and joins there
             self._leave(came)
         for id_ in self._parts.keys() - terms.keys():
             self._leave(self._parts[id_])
         for id_, its in terms.items():
             part = self._parts.get(id_)
             if part is None:
-                part = self._parts[id_] = Part(id_, its, self._processes(id_))
-                part.quiet.set()
+                part = self._parts[id_] = Part(id_, its, self._processes(id_), self._carry_out)
                 rules = its.weight, its.limit, its.priority, its.owner, its.across
                 self._tell(core.Joined(self.now(), id_, its.gpus, *rules))
                 self.bar(id_, EARLY, on=self._early)
@@ -171,17 +155,11 @@ class TurnPlayer:
             self.bar(part.id, REGROUPS)
         if not all(part.quiet.is_set() for part in changed):
             return []
-        reasons = [reason for part in changed for reason in self._barred(part)]
+        reasons = [(container, why) for part in changed for container, why in part.barred if why != REGROUPS]
         for part in changed:
             self._leave(part)
         self._groups.first = dict(together)
         return reasons
-
-    @staticmethod
-    def _barred(part: Part) -> list[tuple[str, str]]:
-        """Containers of it, and why each takes no turns."""
-        reasons = [reason.partition(" of ") for reason in part.barred - {REGROUPS}]
-        return [(container or part.id, why) for why, _, container in reasons]
 
     def _processes(self, group: str) -> Processes:
         def pids(group: str) -> set[int]:
@@ -196,15 +174,14 @@ class TurnPlayer:
 
     def bar(self, container: str, why: str, on: bool = True) -> None:
         """It takes no turns for this reason (or, not `on`, for this one no more), and is let go if it is stopped."""
-        group = self._groups.of(container)
-        why = why if container == group else f"{why} of {container}"
-        if (part := self._parts.get(group)) is None or (why in part.barred) is on:
+        part, reason = self._part(container), (container, why)
+        if part is None or (reason in part.barred) is on:
             return
         was = bool(part.barred)
-        (part.barred.add if on else part.barred.discard)(why)
+        (part.barred.add if on else part.barred.discard)(reason)
         if was != bool(part.barred):
             event = core.Barred if part.barred else core.Admitted
-            self._tell(event(self.now(), group))
+            self._tell(event(self.now(), part.id))
 
     @contextlib.asynccontextmanager
     async def away(self, container: str, why: str) -> AsyncIterator[None]:
@@ -243,8 +220,8 @@ class TurnPlayer:
         ]
         self._tell(*events)
         for part in self._parts.values():
-            if part.processes.stops is not None and part.task is None and not part.barred and part.processes.new():
-                self._order(part, None)
+            if part.processes.stops is not None and not (part.is_busy or part.barred) and part.processes.new():
+                part.order(None)
 
     def prepare(self, processes: int) -> None:
         """So many may have to be stopped soon: whoever does that, and the guardian, are there by then."""
@@ -269,7 +246,7 @@ class TurnPlayer:
     def rests(self, container: str) -> bool | None:
         """Whether nothing of it was on a card when it was stopped last; None while that is not known."""
         taker, part = self.turns.takers.get(self._groups.of(container)), self._part(container)
-        if taker is None or part is None or part.task is not None or taker.yields:
+        if taker is None or part is None or part.is_busy or taker.yields:
             return None
         return not taker.where
 
@@ -295,13 +272,7 @@ class TurnPlayer:
             self._begin(self._release(part))
 
     async def _release(self, part: Part) -> None:
-        for pid in part.processes.new():
-            try:
-                locked = await self._card.state(pid, UNLOCK_WITHIN) is State.LOCKED
-            except CardError as error:
-                locked = error.why is not Why.NOT_THERE  # who could not be asked may be: nobody looks at it again
-            if locked:
-                part.processes.locked.add(pid)
+        await part.lock_state(self._card)
         await self._until_free(part, FOUND)
 
     async def close(self) -> None:
@@ -312,22 +283,14 @@ class TurnPlayer:
         for task in later:
             task.cancel()
         await asyncio.gather(*later, return_exceptions=True)  # what one of them was starting is ended by then
-        leaving = [asyncio.create_task(self._let_go(part)) for part in self._parts.values()]
+        leaving = [asyncio.create_task(part.let_go()) for part in self._parts.values()]
         if leaving:
             await asyncio.wait(leaving, timeout=CLOSING)
         # What has no answer is broken off only then: a worker that is left earlier forgets whom it has stopped.
         await asyncio.gather(self._guardian.close(), self._card.close())
-        leaving += [part.task for part in self._parts.values() if part.task is not None]
         for task in leaving:
             task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
-
-    @staticmethod
-    async def _let_go(part: Part) -> None:
-        """At the end. Others do not wait for its answer."""
-        while (task := part.task) is not None and not task.done():
-            await asyncio.wait([task])
-        await part.processes.unlock()
+        await asyncio.gather(*leaving, *(part.cancel() for part in self._parts.values()), return_exceptions=True)
 
     @staticmethod
     def now() -> float:
@@ -341,7 +304,7 @@ class TurnPlayer:
     def _tell(self, *events: core.Event) -> None:
         self.turns, effects = core.decide(self.turns, *events)
         for effect in effects:
-            self._order(self._parts[effect.container], effect)
+            self._parts[effect.container].order(effect)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -356,40 +319,26 @@ class TurnPlayer:
         """It has ended, and all of its processes have."""
         del self._parts[part.id]
         self._tell(core.Left(self.now(), part.id))
-        part.orders.clear()
+        part.forget_orders()
         self._guardian.release(part.processes.locked)
         for pid in part.processes.locked:
             self._card.forget(pid)
 
     # ---- one container ----
 
-    def _order(self, part: Part, order: core.Effect | None) -> None:
-        part.orders.append(order)
-        part.quiet.clear()
-        if part.task is None:
-            part.task = asyncio.create_task(self._carry_out(part), name=f"turns of {part.id}")
-
-    async def _carry_out(self, part: Part) -> None:
+    async def _carry_out(self, part: Part, order: Order) -> None:
         try:
-            while part.orders:
-                order = part.orders.popleft()
-                if isinstance(order, core.Go):
-                    await self._go(part)
-                elif isinstance(order, core.Stop):
-                    await self._stop(part)
-                elif part.processes.stops is not None and not part.barred:
-                    await self._stop_more(part)
+            if isinstance(order, core.Go):
+                await self._go(part)
+            elif isinstance(order, core.Stop):
+                await self._stop(part)
+            elif part.processes.stops is not None and not part.barred:
+                await self._stop_more(part)
         except Exception:
             log.exception("container %s: its turn", ById(part.id))
             self._hang(part, "The scheduler failed at its turn; its log tells more.")
             # The others do not wait for an answer. The one that was not asked for is passed over.
             self._tell(core.NotStopped(self.now(), part.id), core.Started(self.now(), part.id))
-        finally:
-            part.task = None
-            if part.orders and not self._closing:
-                self._order(part, part.orders.pop())
-            elif not part.processes.locked:
-                part.quiet.set()
 
     async def _stop(self, part: Part) -> None:
         why = "" if not part.barred and not self._closing else "It takes no turns now."
@@ -419,7 +368,7 @@ class TurnPlayer:
 
     def _hang(self, part: Part, why: str, seconds: float | None = None) -> None:
         """It takes no turns for a while: what nobody can stop cannot, and the others do not wait for it."""
-        if HUNG in part.barred or part.id not in self._parts:
+        if (part.id, HUNG) in part.barred or part.id not in self._parts:
             return
         log.warning("container %s takes no turns at computing: %s", ById(part.id), why)
         for container in self._groups.members(part.id):
@@ -435,13 +384,8 @@ class TurnPlayer:
                 self._hang(part, why)
 
     async def _until_free(self, part: Part, why: str, after: float = 0.0) -> None:
-        """Asks again and again until all of it is unlocked. `after`: seconds from then until it takes turns again."""
-        while True:
-            if await part.processes.unlock():
-                break
-            await asyncio.sleep(AGAIN)
-        if part.task is None and not part.orders:
-            part.quiet.set()
+        """`after`: seconds from when all of it is unlocked until it takes turns again."""
+        await part.unlocked()
         await asyncio.sleep(after)
         if part.id in self._parts:
             self.bar(part.id, why, on=False)

@@ -60,7 +60,7 @@ class Pair:
     def asked(self, id_: str) -> bool:
         """Something is being done about it just now, and it may be locked."""
         part = self.player._parts[id_]
-        return part.task is not None and bool(part.processes.locked)
+        return part.is_busy and bool(part.processes.locked)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_one_that_is_frozen_and_barred_in_the_middle_of_a_lock_goes_on_whe
     os.kill(one.pid, signal.SIGSTOP)
     await eventually(lambda: pair.asked("one"))
     pair.player.bar("one", "state")
-    await eventually(lambda: pair.player._parts["one"].task is None)
+    await eventually(lambda: not pair.player._parts["one"].is_busy)
     pair.player.see({"one": Seen(), "two": Seen((GPU,))})
     os.kill(one.pid, signal.SIGCONT)
     pair.player.bar("one", "state", on=False)

@@ -166,7 +166,9 @@ async def test_one_that_cannot_be_stopped_is_told_of_and_holds_up_nobody(host: I
     one, two = await computing(host), await computing(host)
     await take_turns(host, one, two)
     host.driver.faults["stop"] = HANGS
-    barred = await host.eventually(lambda: [id_ for id_, part in host.up.turns._parts.items() if HUNG in part.barred])
+    barred = await host.eventually(
+        lambda: [id_ for id_, part in host.up.turns._parts.items() if (id_, HUNG) in part.barred]
+    )
     hung, other = (one, two) if barred == [str(one.pk)] else (two, one)
     await goes_on(host, other, hung)
     assert not host.up.turns.is_stopped(str(other.pk))

@@ -116,8 +116,9 @@ async def test_a_long_grace_is_no_way_round_the_turns(host: InProcess, monkeypat
     await host.says(cheat, "computing")
     await take_turns(host, honest, cheat)
     killing = [asyncio.create_task(host.command("kill", cheat, grace=600)) for _ in range(2)]
-    await host.eventually(lambda: ENDING in host.up.turns._parts[str(cheat.pk)].barred)
-    await host.eventually(lambda: ENDING not in host.up.turns._parts[str(cheat.pk)].barred)
+    ending = str(cheat.pk), ENDING
+    await host.eventually(lambda: ending in host.up.turns._parts[ending[0]].barred)
+    await host.eventually(lambda: ending not in host.up.turns._parts[ending[0]].barred)
     before = standing(host, cheat).held_back
     await host.eventually(lambda: standing(host, cheat).held_back > before + 1)
     await host.command("kill", cheat)
