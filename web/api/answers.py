@@ -128,7 +128,7 @@ class CommandAnswer(serializers.ModelSerializer[Command]):
     """What somebody asked the scheduler to do, and its outcome: empty, `done` or `refused`; then `code` and `status` as
     an error would have them."""
 
-    issued_by = serializers.CharField(source="issued_by.username", default=None)
+    issued_by = serializers.CharField(source="issued_by.username", default=None, allow_null=True)
     done = serializers.SerializerMethodField()
 
     class Meta:

@@ -25,8 +25,8 @@ from web.spec.booked import AnnouncementSpec, ReservationSpec
 class AnnouncementAnswer(serializers.ModelSerializer[Announcement]):
     """A notice. With `begins_at` a window of maintenance: its nodes are drained then. `said`: all of it in words."""
 
-    node = serializers.CharField(source="node.name", default=None)
-    gpu = serializers.CharField(source="gpu.uuid", default=None)
+    node = serializers.CharField(source="node.name", default=None, allow_null=True)
+    gpu = serializers.CharField(source="gpu.uuid", default=None, allow_null=True)
     said = serializers.CharField()
 
     class Meta:
@@ -89,8 +89,8 @@ class ReservedGpuAnswer(serializers.Serializer[Any]):
 class ReservationAnswer(serializers.ModelSerializer[Reservation]):
     """GPU memory that is reserved. `begins_at`, `ends_at`: the time in force, or the next; `gpu_memory` null: all."""
 
-    user = serializers.CharField(source="user.username", default=None)
-    group = serializers.CharField(source="group.name", default=None)
+    user = serializers.CharField(source="user.username", default=None, allow_null=True)
+    group = serializers.CharField(source="group.name", default=None, allow_null=True)
     gpus = ReservedGpuAnswer(source="cards", many=True)
     begins_at = serializers.SerializerMethodField()
     ends_at = serializers.SerializerMethodField()

@@ -80,10 +80,14 @@ class SilenceAnswer(serializers.ModelSerializer[Silence]):
 class DeliveryAnswer(serializers.ModelSerializer[Delivery]):
     """A message and what became of it. `id` goes with each try of it. `outcome`: empty while it is tried."""
 
-    receiver = serializers.CharField(source="receiver.name", default=None, help_text="null: a person's own mail.")
-    person = serializers.CharField(source="notice.user.username", default=None, help_text="Whose mail; else null.")
+    receiver = serializers.CharField(
+        source="receiver.name", default=None, allow_null=True, help_text="null: a person's own mail."
+    )
+    person = serializers.CharField(
+        source="notice.user.username", default=None, allow_null=True, help_text="Whose mail; else null."
+    )
     message = serializers.CharField(source="told")
-    kind = serializers.CharField(source="episode.kind", default=None)
+    kind = serializers.CharField(source="episode.kind", default=None, allow_null=True)
 
     class Meta:
         model = Delivery
