@@ -2,7 +2,7 @@
 
 So a card that was taken out of one host and put into another is the other's once both have started, in whichever
 order, or once an admin has removed the first. Its samples and its history go with it. That is all that a node with a
-role of its own has to say about others' cards (web/services/joining/rules.py). One with the appliance's own rights
+role of its own has to say about others' cards (web/services/joining/functions.py). One with the appliance's own rights
 takes those of a node that is away, too: so does a host that was given another name.
 """
 

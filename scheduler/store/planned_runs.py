@@ -131,7 +131,7 @@ def ends(ids: Collection[str]) -> dict[str, End]:
 
 
 def _ended(ids: Sequence[str]) -> Iterable[tuple[str, End | None]]:
-    if settings.GPUSHARE_AUDIT_KEY:  # a node sees no other node's (web/services/joining/rules.py)
+    if settings.GPUSHARE_AUDIT_KEY:  # a node sees no other node's (web/services/joining/functions.py)
         for id_, finished, end in ask("SELECT id, finished, ended FROM gpushare_ends(%s::uuid[])", list(ids)):
             yield str(id_), End(end) if finished else None
         return

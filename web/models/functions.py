@@ -1,4 +1,4 @@
-"""PostgreSQL's functions for hosts with a role of their own (services/joining/rules.py): they see the rows of all."""
+"""PostgreSQL's functions for hosts with a role of their own (services/joining/functions.py): they see the rows of all."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def quota_held(user: User, besides: Container | None = None) -> int:
 
 def _held(user: User) -> Iterable[tuple[Any, ...]]:
     """Of each live container: its id, what it was promised (None: nothing yet), what it asks for, on how many GPUs."""
-    if settings.GPUSHARE_AUDIT_KEY:  # a node sees no other node's containers (web/services/joining/rules.py)
+    if settings.GPUSHARE_AUDIT_KEY:  # a node sees no other node's containers (web/services/joining/functions.py)
         return ask("SELECT container, promised, gpu_memory, gpu_count FROM gpushare_held(%s)", user.pk)
     live = Container.objects.live().filter(owner=user).order_by()
     return live.annotate(promised=Sum("claims__quota")).values_list("pk", "promised", "gpu_memory", "gpu_count")

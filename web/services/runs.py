@@ -35,7 +35,7 @@ def _of(ticket: PlacementTicket) -> list[Container]:
     """All runs so far of what is begun again with this volume, the newest first and the launch's own the last.
 
     None if it is no such launch. For whoever has its key, wherever the runs were: a host that joined sees no others'
-    containers (joining/rules.py).
+    containers (joining/functions.py).
     """
     if settings.GPUSHARE_AUDIT_KEY:
         asked = Container.objects.raw("SELECT * FROM gpushare_runs(%s, %s)", [ticket.container, ticket.key])

@@ -5,7 +5,7 @@ manager that has led), on this node or another: the second is refused, so it nev
 
 That the Swarm has given it to this host is shown by the key in the volume's options, which a Swarm tells its managers
 and the host that is to run it, and nobody else. So a host with a database role of its own, which sees no launch before
-it is its own, can take that one and no other: PostgreSQL does it for such a host (joining/rules.py).
+it is its own, can take that one and no other: PostgreSQL does it for such a host (joining/functions.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from web.models.functions import ask
 from web.models.records import FOR_A_NODE
 from web.people import allowances
 from web.services import admission, runs
-from web.services.joining.rules import PLACED
+from web.services.joining.functions import PLACED
 from web.services.placement.placement_ticket import PlacementTicket
 from web.services.placement.policies import in_service
 from web.sizes import format_size
