@@ -309,13 +309,13 @@ class Planner:
 
     def _told(self) -> dict[str, tuple[int | None, str]]:
         state, now = self._broker.state, self._broker.now()
-        room = order.rooms(state, self._started)
+        promised = order.promised(state, self._started)
         names = self._queue.ranked(state, self._started, now)
         first = self._queue.in_order(names, SHOWN)
         told: dict[str, tuple[int | None, str]] = {
-            each.id: (place, self._why(each, room)) for place, each in enumerate(first, 1)
+            each.id: (place, self._why(each, order.rooms(promised, each.owner))) for place, each in enumerate(first, 1)
         }
-        if first and (by := self._latest(first[0], room)):
+        if first and (by := self._latest(first[0], order.rooms(promised, first[0].owner))):
             told[first[0].id] = (1, f"{told[first[0].id][1]} {by}")
         return told
 
@@ -325,7 +325,7 @@ class Planner:
         if first.owner in self._blocked or order.fitting(state, shape, room):
             return ""
         quota = dict.fromkeys(order.most_room(shape, shape.cards(state), room), shape.quota)
-        latest = forecast(state, quota, time_limits(self._broker)).latest
+        latest = forecast(state, quota, time_limits(self._broker), person=first.owner).latest
         if latest is None:
             return ""
         at = clock.now() + timedelta(seconds=latest - self._broker.now() + 0.5)

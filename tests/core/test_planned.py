@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.people.heads import PATIENCE
 from scheduler.core.planned.conditions import After, awaited, impossible
-from scheduler.core.planned.order import Candidate, Queue, Shape, Started, fitting, rooms
+from scheduler.core.planned.order import Candidate, Queue, Shape, Started, fitting, promised, rooms
 from scheduler.core.planned.order import impossible as impossible_shape
 from scheduler.core.planned.progress import (
     Attempt,
@@ -22,7 +22,7 @@ from scheduler.core.planned.progress import (
     outcome,
     over,
 )
-from scheduler.core.state import Container, Gpu, Request, State
+from scheduler.core.state import Container, Gpu, Request, Reserve, State
 
 GIB = 1 << 30
 ENDS = [End.OK, End.FAILED, End.KILLED]
@@ -86,7 +86,7 @@ def test_what_is_started_fits_together_with_whole_quotas_and_nothing_that_fits_i
         started[start.candidate.id] = Started(
             start.candidate.owner, dict.fromkeys(start.gpus, start.candidate.shape.quota)
         )
-    left = rooms(STATE, started)
+    left = rooms(promised(STATE, started), "x")
     assert min(left.values()) >= 0
     assert not [each for each in queue.known.values() if fitting(STATE, each.shape, left)]
 
@@ -100,6 +100,19 @@ def test_large_one_that_has_waited_long_is_passed_no_more() -> None:
     assert soon is not None
     assert soon.candidate.id == "small"
     assert late is None
+
+
+def test_what_is_reserved_for_others_is_no_room_to_start_in() -> None:
+    reserve = Reserve("r", "A", 6 * GIB, frozenset(["x"]), 0.0, 900.0, is_kept=True)
+    state = State(gpus={"A": card()}, reserves=(reserve,))
+    free = card().capacity - reserve.bytes
+    for owner, gib, starts in (("y", free, True), ("y", free + GIB, False), ("x", free + GIB, True)):
+        queue = Queue()
+        queue.put(Candidate("p", owner, 0.0, Shape(gib)))
+        assert (queue.next_start(state, {}, 1.0) is not None) is starts, (owner, gib)
+    # What was promised to its people is taken from what is reserved, not once more from the card.
+    held = promised(state, {"s": Started("x", {"A": reserve.bytes})})
+    assert rooms(held, "y") == {"A": free}
 
 
 def test_nothing_starts_where_running_containers_wait_for_memory() -> None:

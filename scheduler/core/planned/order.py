@@ -2,9 +2,10 @@
 
 Who goes first is the memory queue's rule (`people/standing.rank`), with one call for each person: the first of the
 person's own, and what was promised to started ones counted as held. A planned launch starts where its whole *quota* is
-free; a started one keeps all of its quota from then on, others what they hold. On a card where running containers wait
-for memory none starts: they go first. One that has waited as long as makes a call due keeps the cards with most room:
-nobody passes it there, so it starts once enough containers have ended, however large it is.
+free for its owner (`reserved.free`); a started one keeps all of its quota from then on, others what they hold. On a
+card where running containers wait for memory none starts: they go first. One that has waited as long as makes a call
+due keeps the cards with most room: nobody passes it there, so it starts once enough containers have ended, however
+large it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from scheduler.core import safety
+from scheduler.core import changes, reserved, safety
 from scheduler.core.admission import size
 from scheduler.core.people import heads, ledger
 from scheduler.core.people.ledger import People
@@ -81,23 +82,22 @@ def impossible(state: State, shape: Shape) -> str:
     return f"{size(shape.quota)} can ever be had on {where}."
 
 
-def rooms(state: State, started: Mapping[str, Started]) -> dict[str, int]:
-    """GPU → bytes that nobody holds or was promised by a start; nothing where running containers wait for memory."""
-    room = {gpu: safety.free(state, gpu) for gpu in state.gpus}
+def promised(state: State, started: Mapping[str, Started]) -> State:
+    """As if each started container held all of its quota, as a guaranteed one does."""
     for id_, its in started.items():
-        for gpu, quota in its.quota.items():
-            if gpu in room:
-                room[gpu] -= max(0, quota - _held(state, id_, gpu))
+        if quota := {gpu: amount for gpu, amount in its.quota.items() if gpu in state.gpus}:
+            known = state.containers.get(id_) or Container(id_, quota, its.owner)
+            state = changes.put_container(state, replace(known, quota=quota, guaranteed=True))
+    return state
+
+
+def rooms(state: State, person: str) -> dict[str, int]:
+    """GPU → bytes that this person can have of a state as `promised`; -1 where running containers wait for memory."""
     closed = {r.gpu for r in state.waiting if not safety.put_by(state.containers[r.container])}
     closed |= {
         gpu for name in state.expected.containers if name in state.containers for gpu in state.containers[name].quota
     }
-    return {gpu: -1 if gpu in closed else amount for gpu, amount in room.items()}
-
-
-def _held(state: State, id_: str, gpu: str) -> int:
-    container = state.containers.get(id_)
-    return safety.held(container, gpu) if container else 0
+    return {gpu: -1 if gpu in closed else reserved.free(state, gpu, person) for gpu in state.gpus}
 
 
 @dataclass(slots=True)
@@ -127,11 +127,12 @@ class Queue:
         self, state: State, started: Mapping[str, Started], now: float, blocked: Iterable[str] = ()
     ) -> Start | None:
         """`blocked`: people who may have no more running now."""
-        room, kept = rooms(state, started), set[str]()
+        as_if, kept = promised(state, started), set[str]()
         names = self.ranked(state, started, now, blocked)
         for tries, candidate in enumerate(self._each_shape(names)):
             if tries == TRIES:
                 break
+            room = rooms(as_if, candidate.owner)
             open_ = {gpu: amount for gpu, amount in room.items() if gpu not in kept}
             if cards := fitting(state, candidate.shape, open_):
                 return Start(candidate, cards)
@@ -160,18 +161,19 @@ class Queue:
         firsts = [its[0] for name, its in self.people.items() if name not in out]
         if len(firsts) < 2 or not state.gpus:
             return [each.owner for each in firsts]
-        room = rooms(state, started)
+        as_if = promised(replace(state, now=now), started)
         stand_ins, calls = {}, []
         for number, first in enumerate(firsts, 1):
             cards = first.shape.cards(state) or list(state.gpus)
             quota = dict.fromkeys(cards, first.shape.quota)
             stand_ins[first.id] = Container(first.id, quota, first.owner, priority=first.priority)
-            card = max(cards, key=lambda gpu: room[gpu])
+            room = rooms(as_if, first.owner)
+            card = max(cards, key=room.__getitem__)
             since = max(first.since, self.served.get(first.owner, -inf))
             calls.append(Request(-number, 0, first.id, card, first.shape.quota, since))
-        people = _as_promised(state, started, now, [each.owner for each in firsts])
-        as_if = replace(state, containers={**state.containers, **stand_ins}, people=people, now=now)
-        found = rank(as_if, list(state.gpus), calls)
+        people = _as_if_waiting(as_if, [each.owner for each in firsts])
+        as_if = replace(as_if, containers={**as_if.containers, **stand_ins}, people=people)
+        found = rank(as_if, list(as_if.gpus), calls)
         return sorted(found, key=lambda name: found[name])
 
     def _each_shape(self, names: Sequence[str]) -> Iterator[Candidate]:
@@ -204,14 +206,10 @@ def most_room(shape: Shape, cards: Sequence[str], room: Mapping[str, int]) -> tu
     return tuple(sorted(cards, key=lambda gpu: -room.get(gpu, -1))[: shape.count])
 
 
-def _as_promised(state: State, started: Mapping[str, Started], now: float, waits: Sequence[str]) -> People:
-    """As if started ones held what they were promised, and each of these people waited on every card."""
-    people = state.people
-    for id_, its in started.items():
-        for gpu, quota in its.quota.items():
-            if gpu in state.gpus and (more := quota - _held(state, id_, gpu)) > 0:
-                people = ledger.changed(people, gpu, its.owner, now, held=more)
-    for person in waits:
+def _as_if_waiting(state: State, people: Sequence[str]) -> People:
+    """As if each of them waited on every card."""
+    counted = state.people
+    for person in people:
         for gpu in state.gpus:
-            people = ledger.changed(people, gpu, person, now, calls=1)
-    return people._replace(owners={**people.owners, **{name: people.owners.get(name, 0) + 1 for name in waits}})
+            counted = ledger.changed(counted, gpu, person, state.now, calls=1)
+    return counted._replace(owners={**counted.owners, **{name: counted.owners.get(name, 0) + 1 for name in people}})
