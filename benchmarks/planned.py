@@ -86,7 +86,7 @@ async def decide(node: Node) -> None:
         )
     print(f"{1000 * longest:.1f} ms for the longest of {len(held) + 1} decisions; {len(held)} would start")
     begun = time.thread_time()
-    planner._told()
+    planner._places()
     print(f"{1000 * (time.thread_time() - begun):.1f} ms for the places of the first")
 
 

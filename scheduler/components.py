@@ -111,7 +111,7 @@ class Components:
         self.turns = TurnPlayer(
             self.card.turns, self.card.guardian,
             pids=lambda container: self.computing.pids(container),
-            told=lambda container, why: self.sharing.told(container, why),
+            report=lambda container, why: self.sharing.told(container, why),
             gates=lambda container: self.computing.gates(container),
         )  # fmt: skip
         self.ender = Terminator(shared, self.intents, self.turns)

@@ -4,7 +4,7 @@
     guardian.locked([pid])           it is
     guardian.release([pid])          it is unlocked again
 
-It is begun when it is first needed. One that dies, or does not answer, is followed by another at once, which is told of
+It is begun when it is first needed. One that dies, or does not answer, is followed by another at once, which is sent
 everybody again.
 """
 
@@ -61,7 +61,7 @@ class Guardian:
             async with self._talking:
                 for _ in range(ATTEMPTS):
                     if self._process is None:
-                        return await self._begin()  # it is told of everybody
+                        return await self._begin()  # it is sent all pids
                     if await self._tell(self._process, new):
                         return None
                 raise CardError(Why.FAILED, 0, "The guardian does not stay alive.")

@@ -1,6 +1,6 @@
 """The processes of one container: locked and let go together, by the driver, each with a deadline.
 
-Whoever is to be locked is told to the guardian first, which lets go what a dead scheduler leaves locked. Processes that
+The guardian first receives the pids to be locked: it unlocks what a dead scheduler leaves locked. Processes that
 wait for each other on their cards, as NCCL's ranks do, are locked at a cut (gates.py).
 """
 

@@ -1,4 +1,4 @@
-"""What the turns of computing are told of a container: what it may have, and what it was seen to have."""
+"""What the turns know of a container: what it may have, and what it was measured to have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Terms:
 class Seen:
     """Of one container: the cards that it computes on, and the part of its own time in which it does.
 
-    `had`: seconds that it computed of the last `seconds` of its own, both told once. If these are 0, nobody has
+    `had`: seconds that it computed of the last `seconds` of its own, both reported once. If these are 0, nobody has
     measured it, and it is taken to go on. `unlocked`: seconds that it computed beside that while it was stopped, by
     processes that had just begun.
     """

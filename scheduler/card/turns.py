@@ -1,15 +1,15 @@
-"""Plays the turns of computing on the cards: tells the core what happens, and locks and unlocks as that decides.
+"""Plays the turns of computing on the cards: reports events to the core, and locks and unlocks as that decides.
 
     async with player.away(container, "moving"):     nothing of it is locked in here, and nothing will be
 
 Locking is a container's: all its processes, at once, each with a deadline. While it is stopped, new processes of it are
 locked as they are seen (`look`). What a container is asked comes one after the other (`_carry_out`), and no container
-waits for another's answer. One that cannot be stopped or let go in time is told of, takes no turns for a while, and is
+waits for another's answer. One that cannot be stopped or let go in time is reported, takes no turns for a while, and is
 let go as soon as the driver answers.
 
 Containers whose ranks wait for each other (groups.py) are one in here, by the name of the first of them.
 
-Knows containers by id and processes by pid; monitors/turns/computing.py tells which there are, and who computes.
+Knows containers by id and processes by pid; monitors/turns/computing.py reports which there are, and who computes.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 
 
 class TurnPlayer:
-    """`pids` gives the host pids of a container's processes, `gates` their gates. `told` is called with a container and
-    a sentence when it takes no turns, and with "" once it was stopped again.
+    """`pids` gives the host pids of a container's processes, `gates` their gates. `report` is called with a container
+    and a sentence when it takes no turns, and with "" once it was stopped again.
 
-    `failed`: those of which the first was told, and not the second. Until then nothing shows that turns reach them.
+    `failed`: those of which the first was reported, and not the second. Until then nothing shows that turns reach them.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TurnPlayer:
         guardian: Guardian,
         rules: Rules | None = None,
         pids: Callable[[str], set[int]] = lambda container: set(),
-        told: Callable[[str, str], None] = lambda container, why: None,
+        report: Callable[[str, str], None] = lambda container, why: None,
         gates: Callable[[str], Mapping[int, Gate]] = lambda container: {},
     ) -> None:
         self._card, self._guardian = card, guardian
@@ -71,7 +71,7 @@ class TurnPlayer:
         self.failed: set[str] = set()
         self.given = 0  # turns, to whoever
         self.turns = Turns(rules or Rules(cycle=CYCLE))
-        self.pids, self.told, self.gates = pids, told, gates
+        self.pids, self.report, self.gates = pids, report, gates
         self.why_not = "The scheduler is starting."
 
     # ---- from outside ----
@@ -82,7 +82,7 @@ class TurnPlayer:
         if self.why_not:
             log.info("containers cannot take turns at computing: %s", self.why_not)
         for gpu, mode in modes.items():
-            self._tell(core.CardSeen(self.now(), gpu, Mode.SHARED if self.why_not else mode))
+            self._decide(core.CardSeen(self.now(), gpu, Mode.SHARED if self.why_not else mode))
         self._begin(self._wait_to_be_alone())
 
     async def _wait_to_be_alone(self) -> None:
@@ -96,7 +96,7 @@ class TurnPlayer:
         """A sentence on what is so from now on. Raises Problem where there can be no turns."""
         if mode is Mode.TURNS and self.why_not:
             raise Problem("cannot_turn", f"Containers cannot take turns here: {self.why_not}", 409)
-        self._tell(core.CardSeen(self.now(), gpu, mode))
+        self._decide(core.CardSeen(self.now(), gpu, mode))
         if mode is Mode.TURNS:
             return "Containers that compute on it take turns from now on."
         return "Containers compute on it at once from now on, as the driver pleases."
@@ -115,7 +115,7 @@ class TurnPlayer:
     def divide(self, tree: Tree) -> None:
         """How cards are divided between people."""
         if tree != self.turns.tree:
-            self._tell(core.PeopleChanged(self.now(), tree))
+            self._decide(core.PeopleChanged(self.now(), tree))
 
     def join(self, terms: Mapping[str, Terms], together: Mapping[str, str] = MappingProxyType({})) -> None:
         """All containers that there are. `together`: those that have their turns together → the first of them."""
@@ -132,17 +132,17 @@ class TurnPlayer:
             if part is None:
                 part = self._parts[id_] = Part(id_, its, self._processes(id_), self._carry_out)
                 rules = its.weight, its.limit, its.priority, its.owner, its.across
-                self._tell(core.Joined(self.now(), id_, its.gpus, *rules))
+                self._decide(core.Joined(self.now(), id_, its.gpus, *rules))
                 self.bar(id_, EARLY, on=self._early)
             elif part.terms != its:
                 part.terms = its
-                self._tell(core.Changed(self.now(), id_, its.weight, its.limit, its.priority, its.across))
+                self._decide(core.Changed(self.now(), id_, its.weight, its.limit, its.priority, its.across))
         for container, why in barred:
             self.bar(container, why)
 
     def charge(self, owner: str, gpu: str, seconds: float) -> None:
         """A person's container that has ended computed so long, and was not seen to while it was there."""
-        self._tell(core.Charged(self.now(), owner, gpu, seconds))
+        self._decide(core.Charged(self.now(), owner, gpu, seconds))
 
     def owes(self, owner: str, gpus: Iterable[str]) -> float:
         """Seconds until new containers of this person may begin: they have had more than their share of a card."""
@@ -181,7 +181,7 @@ class TurnPlayer:
         (part.barred.add if on else part.barred.discard)(reason)
         if was != bool(part.barred):
             event = core.Barred if part.barred else core.Admitted
-            self._tell(event(self.now(), part.id))
+            self._decide(event(self.now(), part.id))
 
     @contextlib.asynccontextmanager
     async def away(self, container: str, why: str) -> AsyncIterator[None]:
@@ -218,7 +218,7 @@ class TurnPlayer:
             for id_, seen in self._groups.seen(computing).items()
             if id_ in self._parts
         ]
-        self._tell(*events)
+        self._decide(*events)
         for part in self._parts.values():
             if part.processes.stops is not None and not (part.is_busy or part.barred) and part.processes.new():
                 part.order(None)
@@ -231,7 +231,7 @@ class TurnPlayer:
             self._begin(self._prepare(wanted))
 
     async def _prepare(self, workers: int) -> None:
-        with contextlib.suppress(CardError):  # it is told when one is needed
+        with contextlib.suppress(CardError):  # the error is reported when one is needed
             await self._guardian.watch([])
             await self._card.prepare(workers)
 
@@ -240,8 +240,8 @@ class TurnPlayer:
         return (standing := self.standing(container)) is not None and standing.has_turn
 
     def yields(self, container: str) -> None:
-        """It has the turn, and seems to rest: `rests` tells a little later."""
-        self._tell(core.Yields(self.now(), self._groups.of(container)))
+        """It has the turn, and seems to rest: `rests` answers a little later."""
+        self._decide(core.Yields(self.now(), self._groups.of(container)))
 
     def rests(self, container: str) -> bool | None:
         """Whether nothing of it was on a card when it was stopped last; None while that is not known."""
@@ -301,7 +301,7 @@ class TurnPlayer:
 
     # ---- the core ----
 
-    def _tell(self, *events: core.Event) -> None:
+    def _decide(self, *events: core.Event) -> None:
         self.turns, effects = core.decide(self.turns, *events)
         for effect in effects:
             self._parts[effect.container].order(effect)
@@ -313,12 +313,12 @@ class TurnPlayer:
             self._timer = loop.call_at(max(when, loop.time() + 0.001), self._tick)
 
     def _tick(self) -> None:
-        self._tell(core.Ticked(self.now()))
+        self._decide(core.Ticked(self.now()))
 
     def _leave(self, part: Part) -> None:
         """It has ended, and all of its processes have."""
         del self._parts[part.id]
-        self._tell(core.Left(self.now(), part.id))
+        self._decide(core.Left(self.now(), part.id))
         part.forget_orders()
         self._guardian.release(part.processes.locked)
         for pid in part.processes.locked:
@@ -336,9 +336,9 @@ class TurnPlayer:
                 await self._stop_more(part)
         except Exception:
             log.exception("container %s: its turn", ById(part.id))
-            self._hang(part, "The scheduler failed at its turn; its log tells more.")
+            self._hang(part, "The scheduler failed at its turn; its log says more.")
             # The others do not wait for an answer. The one that was not asked for is passed over.
-            self._tell(core.NotStopped(self.now(), part.id), core.Started(self.now(), part.id))
+            self._decide(core.NotStopped(self.now(), part.id), core.Started(self.now(), part.id))
 
     async def _stop(self, part: Part) -> None:
         why = "" if not part.barred and not self._closing else "It takes no turns now."
@@ -347,12 +347,12 @@ class TurnPlayer:
             part.processes.stops = self.now()
             for container in self.failed.intersection(self._groups.members(part.id)):
                 self.failed.discard(container)
-                self.told(container, "")
-            self._tell(core.Stopped(part.processes.stops, part.id))
+                self.report(container, "")
+            self._decide(core.Stopped(part.processes.stops, part.id))
             return
         if not await part.processes.unlock() or not part.barred:
             self._hang(part, why, part.processes.hung_for)
-        self._tell(core.NotStopped(self.now(), part.id))
+        self._decide(core.NotStopped(self.now(), part.id))
 
     async def _stop_more(self, part: Part) -> None:
         if why := await part.processes.lock():
@@ -364,7 +364,7 @@ class TurnPlayer:
         else:
             pid = min(part.processes.locked, default=0)
             self._hang(part, f"Process {pid} could not be let go on: it is frozen, or its driver hangs.")
-        self._tell(core.Started(self.now(), part.id))
+        self._decide(core.Started(self.now(), part.id))
 
     def _hang(self, part: Part, why: str, seconds: float | None = None) -> None:
         """It takes no turns for a while: what nobody can stop cannot, and the others do not wait for it."""
@@ -373,7 +373,7 @@ class TurnPlayer:
         log.warning("container %s takes no turns at computing: %s", ById(part.id), why)
         for container in self._groups.members(part.id):
             self.failed.add(container)
-            self.told(container, why)
+            self.report(container, why)
         self.bar(part.id, HUNG)
         self._begin(self._until_free(part, HUNG, HUNG_FOR if seconds is None else seconds))
 

@@ -9,7 +9,7 @@ Run by helper.py, which ends it when a call hangs: the driver has no way to brea
 to its end whatever becomes of the scheduler: no signal but SIGKILL ends this process, and the end of its input only
 when it is idle. (Where a worker was killed within a restore, an H200's driver answered nothing more about that one.)
 
-At the end of its input it lets go on whom it has stopped for a turn, unless it was told to forget them: the guardian
+At the end of its input it lets go on whom it has stopped for a turn, unless it was ordered to forget them: the guardian
 does so as well, but may be gone.
 
 What the driver prints is no answer (CUDA_LOG_FILE=stdout): it goes to the standard error.
@@ -63,7 +63,7 @@ def begin() -> ctypes.CDLL:
     cuda = ctypes.CDLL("libcuda.so.1")
     version = ctypes.c_int()
     if cuda.cuDriverGetVersion(ctypes.byref(version)):
-        raise RuntimeError("the driver does not tell its version")
+        raise RuntimeError("the driver does not report its version")
     missing = [name for name in (*CALLS.values(), "cuCheckpointProcessGetState") if not hasattr(cuda, name)]
     if missing:
         raise RuntimeError(
@@ -126,7 +126,7 @@ def main() -> None:
         code, state = do(cuda, order, pid, *more)
         if order == "stop" and code == 0:
             stopped.add(pid)
-        elif order == "unlock" and code == 0:  # by another worker: this one is told to forget it (helper.py)
+        elif order == "unlock" and code == 0:  # by another worker: this one is ordered to forget it (helper.py)
             stopped.discard(pid)
         if not say(code, state, f"{time.monotonic() - begun:.6f}"):
             break

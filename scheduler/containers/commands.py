@@ -113,7 +113,7 @@ class Commands:
         if command.kind == CommandKind.KILL:
             live = self._containers.find(container)
             if live is not None and live.started_at is not None:
-                before = None  # it is told as started already: it is ended like any other
+                before = None  # it is reported as started already: it is ended like any other
             elif launching := self._launching.pop(container, None):
                 self._launcher.call_off(container, f"Killed {_for_whom(command)}")
                 launching.cancel()
@@ -153,7 +153,7 @@ class Commands:
             self._refuse(command, Problem("host_short", said, 503))
         except Exception:
             log.exception("command %s (%s)", command.pk, command.kind)
-            self._refuse(command, Problem("internal", "The scheduler failed at this; its log tells more.", 500))
+            self._refuse(command, Problem("internal", "The scheduler failed at this; its log says more.", 500))
         else:
             self._done(command, Command.Outcome.DONE, message=message[:1000])
 
@@ -268,7 +268,7 @@ class Commands:
         return "It was started."
 
     async def _abort(self, id_: str) -> None:
-        """Raises EngineError or OSError, and whoever killed it is not told that nothing of it is left."""
+        """Raises EngineError or OSError, and then whoever killed it gets no answer that nothing of it is left."""
         try:
             await self._launcher.abort(id_)
         except (EngineError, OSError):

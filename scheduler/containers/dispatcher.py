@@ -68,7 +68,7 @@ class Dispatcher:
         """Of one that failed, or was broken off: whether a host has it all the same. If not, none can from now on.
 
         It may have been asked for before, by a scheduler that died over that. Until the database says which it is,
-        nobody is told anything: what is told as refused would run there.
+        nothing is reported: what is reported as refused would run there.
         """
         while True:
             try:
@@ -134,8 +134,8 @@ class Dispatcher:
     async def call_off(self, row: Container, reason: str) -> None:
         """Of one that no host has. Raises CameToANode, EngineError or DatabaseError."""
         id_ = str(row.pk)
-        told = row.kill_requested_at is not None  # by a scheduler that died over this
-        if not told and not await self._tell(Kind.KILLED, id_, reason, "kill_requested_at"):
+        recorded = row.kill_requested_at is not None  # by a scheduler that died over this
+        if not recorded and not await self._record(Kind.KILLED, id_, reason, "kill_requested_at"):
             raise CameToANode
         await self._placer.take_back(id_)
         await self._end(id_, reason)
@@ -144,7 +144,7 @@ class Dispatcher:
         """Whether no host has it, so that it was changed. Raises DatabaseError."""
         return await self._store.write(pending_placements.change, id_, fields)
 
-    async def _tell(self, kind: AllocationEvent.Kind, id_: str, reason: str, *times: str) -> bool:
+    async def _record(self, kind: AllocationEvent.Kind, id_: str, reason: str, *times: str) -> bool:
         """As `pending_placements.happen`. Raises DatabaseError."""
         event = AllocationEvent(at=clock.now(), kind=kind, container_id=id_, detail=reason[:LONGEST])
         if happened := await self._store.write(pending_placements.happen, event, times):
@@ -193,8 +193,8 @@ class Dispatcher:
             await self._change(id_, queue_reason=said)
 
     async def _end(self, id_: str, reason: str) -> None:
-        """It never came to a host; one that has by now tells its own end."""
-        await self._tell(Kind.ENDED, id_, reason, "finished_at", "removed_at")
+        """It never came to a host; one that has by now reports its own end."""
+        await self._record(Kind.ENDED, id_, reason, "finished_at", "removed_at")
 
 
 def _not_begun(said: str) -> str:

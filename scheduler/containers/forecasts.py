@@ -174,8 +174,8 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     # First those in the queue, then those who hold the memory; nobody twice.
     behind = list(dict.fromkeys((*found.behind, *found.holders)))
     earliest = None if found.latest is None else max(0.0, found.latest - broker.now())
-    told = found.explanation if found.fits or found.place is None else f"{say(found.place)} {found.explanation}"
-    return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": told}, told
+    message = found.explanation if found.fits or found.place is None else f"{say(found.place)} {found.explanation}"
+    return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": message}, message
 
 
 def turn_of(broker: Broker, request: Request) -> str:

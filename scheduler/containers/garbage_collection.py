@@ -3,7 +3,7 @@
 Ended containers that were to be removed when done; and what the engine still has of containers that we count as
 removed, such as a launch that was refused because the engine did not answer, though it had done what it was asked.
 The other way round, what was removed from the engine by others is counted as removed from then on. And what the engine
-told once and could not be taken in then.
+reported once and could not be taken in then.
 """
 
 from __future__ import annotations

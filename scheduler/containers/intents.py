@@ -43,7 +43,7 @@ class Intents:
         await self._store.write(_pause, live.id, note)
 
     async def durable(self) -> None:
-        """Returns once all that was told so far is in the database. Raises DatabaseError."""
+        """Returns once all that was recorded so far is in the database. Raises DatabaseError."""
         await self._store.durable()
 
 

@@ -45,7 +45,7 @@ class Launcher:
         self.let_go_of: set[str] = set()  # launches: refused, which is durable, and yet they may run, or come to run
 
     async def launch(self, row: Container, progress: Progress | None = None) -> None:
-        """`progress` is told, from any thread, how far the fetching of the image is. Raises Problem or EngineError."""
+        """`progress` is called, from any thread, with the progress of the pull. Raises Problem or EngineError."""
         if row.started_at is not None or self._containers.find(str(row.pk)):
             return  # a scheduler did this and died before it could say so; this one has taken the container over
         try:
@@ -146,7 +146,7 @@ class Launcher:
                 await asyncio.sleep(AGAIN)
 
     def _forget(self, id_: str) -> None:
-        """It was never started, as far as anybody was told."""
+        """No report says that it was started."""
         if live := self._containers.find(id_):
             self._containers.forget(live)
         else:

@@ -96,7 +96,7 @@ class Planner:
                     await self._woken.wait()
 
     def _pause(self) -> float:
-        """Seconds until it is looked again if nobody tells of anything: a hint may be lost, and time passes."""
+        """Seconds until it is looked again without any hint: one may be lost, and time passes."""
         due = self._times[0][0] - clock.wall() if self._times else inf
         return max(0.0, min(LOOK_EVERY, due))
 
@@ -174,7 +174,7 @@ class Planner:
     # ---- ends ----
 
     async def _hear_of_ends(self) -> None:
-        """Of those told of, and of those that nobody here tells of: on other nodes, or lost."""
+        """Of those reported, and of those that no report here names: on other nodes, or lost."""
         heard, self._heard = self._heard, set()
         watched = self._runs.keys() | (self._children.keys() - self._ends.keys() - self._plans.keys())
         elsewhere = {id_ for id_ in watched if id_ not in self._broker.live_containers}
@@ -296,28 +296,28 @@ class Planner:
             self._launched()
             await self._refresh(plan)
 
-    # ---- what people are told ----
+    # ---- what people see ----
 
     async def _show(self) -> None:
         """The places of the first, and why they wait: what has changed of that."""
-        told = self._told() if self._queue.known else {}
-        new = {id_: its for id_, its in told.items() if self._shown.get(id_) != its}
-        new |= {id_: (None, "") for id_ in self._shown.keys() - told.keys() if id_ in self._plans}
-        self._shown = told
+        shown = self._places() if self._queue.known else {}
+        new = {id_: its for id_, its in shown.items() if self._shown.get(id_) != its}
+        new |= {id_: (None, "") for id_ in self._shown.keys() - shown.keys() if id_ in self._plans}
+        self._shown = shown
         if new:
             await self._store.write(planned_runs.show, new)
 
-    def _told(self) -> dict[str, tuple[int | None, str]]:
+    def _places(self) -> dict[str, tuple[int | None, str]]:
         state, now = self._broker.state, self._broker.now()
         promised = order.promised(state, self._started)
         names = self._queue.ranked(state, self._started, now)
         first = self._queue.in_order(names, SHOWN)
-        told: dict[str, tuple[int | None, str]] = {
+        places: dict[str, tuple[int | None, str]] = {
             each.id: (place, self._why(each, order.rooms(promised, each.owner))) for place, each in enumerate(first, 1)
         }
         if first and (by := self._latest(first[0], order.rooms(promised, first[0].owner))):
-            told[first[0].id] = (1, f"{told[first[0].id][1]} {by}")
-        return told
+            places[first[0].id] = (1, f"{places[first[0].id][1]} {by}")
+        return places
 
     def _latest(self, first: Candidate, room: dict[str, int]) -> str:
         """By when there is room for the first at the latest, where time limits say it; a sentence, or nothing."""

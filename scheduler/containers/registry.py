@@ -1,7 +1,7 @@
 """The containers that live, and what the engine sees of them: the start, pauses and the end of each.
 
 Whatever the engine sees is what is so, whoever brought it about. Those who act on a container (launch.py, steering.py,
-terminator.py) do it by the engine and then tell what they have seen of it here, as the engine itself does.
+terminator.py) do it by the engine and then report what they have seen of it here, as the engine itself does.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ SHARE = ("priority", "compute_weight", "compute_limit")  # what decides on its t
 class Steering:
     """Each function does what it says, or raises Problem (or the engine's EngineError) and has changed nothing.
 
-    But after an EngineAway nobody may know: what the engine shows then is told as any other change is.
+    But after an EngineAway nobody may know: what the engine shows then is reported as any other change is.
     `share_changed` is called with one whose part in the turns is another.
     """
 

@@ -6,8 +6,7 @@ given it. If any of that fails, what was done is undone, and nothing has changed
 
 Back: the core lends it all that it had, like to any newcomer, and only then is it moved to the cards and unlocked.
 
-A person wants it out (`out`; it is paused then), or the core (`Preempt`: it is not, and comes back when the core says
-so). Each `Preempt` is answered by `SwappedOut` or `NotMoved`, each `Restore` by `CameBack`.
+A person wants it out (`out`; it is paused then), or the core (`Preempt`: it comes back when the core says so).
 
 How far it is stands in the container's row before each step (`Swap`), and what each process is in is asked of the
 driver. What is begun and under nobody's hands (after a failure, a restart, a `Restore`) `_settle` brings to its end, by
@@ -151,25 +150,25 @@ class Swapping:
         live.gave_way = ""
         self._store.container(live.id, gave_way="", gave_way_to="")
 
-    def preempt(self, told: Preempt | Relocate) -> None:
-        self._begin(self._preempt(told) if isinstance(told, Preempt) else self.cards.relocate(told, self.leave_card))
+    def preempt(self, move: Preempt | Relocate) -> None:
+        self._begin(self._preempt(move) if isinstance(move, Preempt) else self.cards.relocate(move, self.leave_card))
 
     def swap_in(self, container: str) -> None:
         """There is room for all that it had."""
         self._begin(self._settle(self._broker.live_containers[container]))
 
-    async def _preempt(self, told: Preempt) -> None:
-        live, whom = map(self._broker.live_containers.get, (told.container, told.whom))
+    async def _preempt(self, move: Preempt) -> None:
+        live, whom = map(self._broker.live_containers.get, (move.container, move.whom))
         if live is None:
             return  # it has ended, and is forgotten
-        name = whom.name if whom else told.whom if told.why is Mode.BOOKED else ""
+        name = whom.name if whom else move.whom if move.why is Mode.BOOKED else ""
         async with live.moving, self._transfer:
             if live.swap or live.finished or live.killed:
-                return  # a person was faster, and what became of that is told
+                return  # a person was faster, and what became of that is reported
             try:
                 if live.is_held:
                     raise Problem("paused", "It was paused meanwhile.", 409)
-                await self._move_out(live, f'{GaveWay(told.why.value).told} "{name}".', told.why.value, name)
+                await self._move_out(live, f'{GaveWay(move.why.value).told} "{name}".', move.why.value, name)
             except (Problem, OSError) as problem:
                 if not (live.finished or live.killed):
                     log.warning("container %s was not preempted: %s", live, problem)

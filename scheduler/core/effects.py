@@ -88,7 +88,7 @@ class Restore:
 class Preempt:
     """Move its memory out; with it out, `whom` is served. Answered by `SwappedOut` or `NotMoved`.
 
-    Until then it is lent nothing. None is told while another's memory is known to be on its way. `why`: it is idle, or
+    Until then it is lent nothing. None is sent while another container's memory is moving. `why`: it is idle, or
     (rotate) it has held, and `whom` has waited, for long enough; or (reserved) `whom` is a reservation.
     """
 
@@ -101,7 +101,7 @@ class Preempt:
 class Relocate:
     """Move it to another card, so that `whom` fits. Answered by `SwappedOut` with these cards, or `NotMoved`.
 
-    Until then it is lent nothing. None is told while another's memory is known to be on its way.
+    Until then it is lent nothing. None is sent while another container's memory is moving.
     """
 
     container: str

@@ -108,7 +108,7 @@ class MoveBegun:
 class SwappedOut:
     """Its memory has left its cards: all that its sessions were leased returns, and is remembered as `out`.
 
-    Until it is asked back it holds nothing. Told of one that is on its way back, it calls that off. One that was moved
+    Until it is asked back it holds nothing. For a container on its way back it calls that off. One that was moved
     while it computed, and is not paused, is asked back by this itself; so is one of which nothing is out, as what it
     held has ended meanwhile.
     """
@@ -241,8 +241,8 @@ class Needed:
 class WaitedBefore:
     """A restarted scheduler: these waited under the last one, and their processes are about to ask again.
 
-    Until each has, has ended, or `until` has come, none of those who wait is served before another by chance. Told
-    again, it replaces what was told before.
+    Until each has, has ended, or `until` has come, none of those who wait is served before another by chance. A
+    second one replaces the first.
     """
 
     now: float

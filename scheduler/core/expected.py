@@ -18,7 +18,7 @@ from scheduler.core.events import WaitedBefore
 from scheduler.core.state import Expected, Request, State
 
 
-def told(state: State, event: WaitedBefore) -> State:
+def begun(state: State, event: WaitedBefore) -> State:
     asked = {request.container for request in state.waiting}
     names = frozenset(name for name in event.containers if name in state.containers and name not in asked)
     until = event.until if isfinite(event.until) else state.now

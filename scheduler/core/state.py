@@ -3,7 +3,7 @@
 All sizes are bytes, all times are seconds on whatever clock the events carry. The words are those of the design:
 a *session* is one process, its *lease* is what was handed to it (`leased`), and the part of the lease that it has
 not used is its *headroom*. The core never knows the headroom: a process uses it without asking, so everything here
-is judged as if every lease were used to the full. What comes back is told by `events.Returned`.
+is judged as if every lease were used to the full. What comes back is reported by `events.Returned`.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Asking:
 class Expected:
     """Containers that waited under the last scheduler and have not asked this one again (`expected.py`).
 
-    `began`: when that was told; what was asked before waited under the last scheduler, too. From `until` on nobody is
+    `began`: since when; what was asked before waited under the last scheduler, too. From `until` on nobody is
     expected any more.
     """
 

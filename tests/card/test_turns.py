@@ -42,7 +42,7 @@ class Pair:
         self.player = TurnPlayer(CardHelper(card.env()), self.guardian, Rules(cycle=0.4))
         self.player.pids = lambda id_: {self.programs[id_].pid}
         self.told: list[tuple[str, str]] = []
-        self.player.told = lambda id_, why: self.told.append((id_, why))
+        self.player.report = lambda id_, why: self.told.append((id_, why))
 
     async def begin(self) -> None:
         await self.player.start({GPU: Mode.TURNS})
@@ -94,7 +94,7 @@ async def test_that_one_takes_no_turns_is_told_until_it_was_stopped_again(
     """Not until it may be stopped again: that it may be is no sign that it can be."""
     monkeypatch.setattr(turns, "HUNG_FOR", 0.0)
     told: list[tuple[str, str, bool]] = []
-    pair.player.told = lambda id_, why: told.append((id_, why, pair.player.is_stopped(id_)))
+    pair.player.report = lambda id_, why: told.append((id_, why, pair.player.is_stopped(id_)))
     pair.player.hang("one", "It hung.")
     await eventually(lambda: not pair.player._parts["one"].barred)
     pair.compute()

@@ -211,7 +211,7 @@ async def test_why_it_takes_no_turns_is_told_no_longer_than_it_is_so(host: InPro
         await host.up.store.flush()
         return (await host.get(container)).no_turns
 
-    host.up.turns.told(str(container.pk), "It could not be stopped.")
+    host.up.turns.report(str(container.pk), "It could not be stopped.")
     assert await told() == "It could not be stopped."
     await host.stop()
     await host.start()

@@ -31,7 +31,7 @@ from web.services.placement.policies import able_cards, in_service
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 60.0  # seconds in which a person is told how the move went
+PATIENCE = 60.0  # seconds for which a person waits to see how the move went
 AGAIN = 1.0  # seconds until the database is asked again that did not take a step
 REFUSED = (Why.CANNOT, Why.NO_ROOM, Why.FAILED, Why.NOT_THERE)  # by the driver, of a process that is out
 Leave = Callable[[LiveContainer, str, str, str], Awaitable[None]]
@@ -71,16 +71,16 @@ class CardChange:
             message = f"It needs {size(needed)} of GPU {cards[new].index}, of which {size(max(0, free))} is free."
             raise Problem("no_room", message, 409, "gpu")
 
-    async def relocate(self, told: Relocate, leave: Leave) -> None:
-        """For somebody who waits; of one that was not even begun on, the core is told that."""
-        live, whom = map(self._broker.live_containers.get, (told.container, told.whom))
+    async def relocate(self, move: Relocate, leave: Leave) -> None:
+        """For somebody who waits; a move that was not begun is reported to the core."""
+        live, whom = map(self._broker.live_containers.get, (move.container, move.whom))
         if live is None:
             return  # it has ended, and is forgotten
         name = whom.name if whom else ""
         try:
             if live.is_held:
                 raise Problem("paused", "It was paused meanwhile.", 409)
-            await leave(live, told.old, told.new, f'It makes room for "{name}".' if whom is not live else "")
+            await leave(live, move.old, move.new, f'It makes room for "{name}".' if whom is not live else "")
         except (Problem, OSError) as problem:
             if not (live.finished or live.killed):
                 log.warning("container %s was not moved to another GPU: %s", live, problem)

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 FIRST = 10.0  # seconds in which whoever launched it comes to look; until then the container's output waits
 KEPT = 64 << 10  # bytes of output that nobody has seen yet
-STIRS = 1.0  # seconds from one telling to the next, however many wait for a container
+STIRS = 1.0  # seconds from one report to the next, however many wait for a container
 SAYS_WITHIN = 10.0  # seconds until a connection has said whose console it wants
 
 
@@ -120,7 +120,7 @@ class Consoles:
         self._consoles: dict[str, Console] = {}
         self._finding = WeakValueDictionary[str, asyncio.Lock]()  # by container: Docker may take seconds for one
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stirred: dict[str, float] = {}  # container whose memory is away → when that was last told
+        self._stirred: dict[str, float] = {}  # container whose memory is away → when that was last reported
 
     async def open(self) -> None:
         folder = self._home / "consoles"
@@ -159,7 +159,7 @@ class Consoles:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if task := asyncio.current_task():
             self._keep(task)
-        # Cancelled, we stop: asyncio's streams would tell of that as of a fault, with a traceback.
+        # Cancelled, we stop: asyncio's streams would log that as a fault, with a traceback.
         with contextlib.suppress(asyncio.CancelledError):
             await self._answer(Line(reader, writer))
 

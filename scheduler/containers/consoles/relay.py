@@ -98,7 +98,7 @@ class Relay:
     async def _connect(self, container: UUID, line: Line) -> None:
         """Passes bytes between them and a port of the container, until either side ends. Raises BadFrame, OSError."""
         async with asyncio.timeout(SAYS_WITHIN):
-            asked = _told(await line.read(), FrameKind.CONNECT)
+            asked = _decoded(await line.read(), FrameKind.CONNECT)
         try:
             port = asked["port"]
             if type(port) is not int or not 0 <= port <= HIGHEST_PORT:
@@ -152,27 +152,27 @@ async def _pass_on(container: UUID, line: Line, over: asyncio.Future[Any], *, ta
 
 def _asked(frame: Frame | None) -> dict[str, Any]:
     """What a LOG asks for. Raises BadFrame."""
-    told = _told(frame, FrameKind.LOG)
+    asked = _decoded(frame, FrameKind.LOG)
     try:
-        numbers = {name: told[name] for name in ("tail", "start")}
+        numbers = {name: asked[name] for name in ("tail", "start")}
     except KeyError:
         raise BadFrame("a LOG that cannot be read") from None
     if not all(each is None or (type(each) is int and 0 <= each < 2**63) for each in numbers.values()):
         raise BadFrame("a LOG from no place")
-    return {**numbers, "follow": told.get("follow") is True}
+    return {**numbers, "follow": asked.get("follow") is True}
 
 
-def _told(frame: Frame | None, kind: FrameKind) -> dict[str, Any]:
+def _decoded(frame: Frame | None, kind: FrameKind) -> dict[str, Any]:
     """What the first frame says, in JSON. Raises BadFrame."""
     if frame is None or frame[0] is not kind:
         raise BadFrame(f"{kind.name} is to be said first")
     try:
-        told = json.loads(frame[1])
+        asked = json.loads(frame[1])
     except (ValueError, RecursionError):
         raise BadFrame(f"a {kind.name} that cannot be read") from None
-    if not isinstance(told, dict):
+    if not isinstance(asked, dict):
         raise BadFrame(f"a {kind.name} that cannot be read")
-    return told
+    return asked
 
 
 def _refused(problem: Problem) -> Frame:

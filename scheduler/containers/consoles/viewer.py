@@ -38,7 +38,7 @@ class Viewer:
         return True
 
     async def dismiss(self) -> None:
-        """One that reads nothing any more is not told: what is being sent to it keeps the next from seeing anything."""
+        """A viewer that reads nothing any more gets no message: what it has not taken is in the way."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSES_WITHIN):
                 await self.line.send(FrameKind.REFUSED, refusal(TAKEN_OVER).encode())

@@ -75,7 +75,7 @@ def _needed(step: Step, event: Needed) -> None:
 
 
 def _waited_before(step: Step, event: WaitedBefore) -> None:
-    step.expect(expected.told(step.state, event))
+    step.expect(expected.begun(step.state, event))
 
 
 def _wait_over(step: Step, event: WaitOver) -> None:

@@ -2,7 +2,7 @@
 
 For a call that has waited for a while, the cheapest set of moves is looked for that makes room for all that its
 container may still want: others leave its card, for room that is there or that further moves make, or it goes to
-another card itself. What goes finds its whole quota free where it comes to. The first of the set is told, and when that
+another card itself. What goes finds its whole quota free where it comes to. The first of the set moves, and when that
 has come to its end all is judged anew. It is tried out before: with it there, would it come back at once, and, where it
 is the last of the set, would the call be granted? If not, nobody moves.
 

@@ -10,7 +10,7 @@ so does who has opted out, is paused, shares memory so that it would not come ba
 It decides nothing about who is served: that is the policy's, and the banker's check's. Holders are chosen
 until they make room for somebody: idle ones, then by lowest priority, furthest above their share, longest idle, longest
 held; those that are not needed are left out. Then it is tried out: with these out, would anybody be served (where one
-that computes goes for a share: would the waiter itself)? If not, they stay. Of those chosen the first is told to go;
+that computes goes for a share: would the waiter itself)? If not, they stay. Of those chosen the first is moved;
 when it is out all is judged anew. So one moves at a time, and what comes free meanwhile counts.
 
 It is judged when time passes and when a transfer has ended, never by a call: who asks pays nothing for it. The bound is
@@ -37,16 +37,16 @@ TRIED = 4  # choices for a GPU that are tried out: each trial costs as much as a
 
 
 def preempt(step: Step, for_a_reservation: Callable[[State], Preempt | None]) -> None:
-    """Tells the next one to go, if there is one: for a reservation, else for a call. One at a time moves."""
+    """Moves the next container out, if there is one: for a reservation, else for a call. One at a time moves."""
     state = step.state
     if not (state.waiting or state.reserves):
         return
     if any(each.stage and each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values()):
         return
-    if told := for_a_reservation(state) or _next(state):
-        container = step.state.containers[told.container]
+    if preempted := for_a_reservation(state) or _next(state):
+        container = step.state.containers[preempted.container]
         step.state = changes.put_container(step.state, moves.moved(container, MoveBegun))
-        step.effects.append(told)
+        step.effects.append(preempted)
 
 
 def _next(state: State) -> Preempt | None:

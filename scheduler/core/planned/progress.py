@@ -77,7 +77,7 @@ def begun(progress: Progress, run: int, attempt: Attempt) -> Progress:
 
 
 def over(progress: Progress, container: str, end: End, *, retries: int, again_at: float) -> Progress:
-    """A container has ended. Of one that is not under way any more nothing changes, so an end may be told twice."""
+    """A container has ended. If it is not running any more nothing changes: an end may be reported twice."""
     run = next((run for run, attempt in progress.running.items() if attempt.container == container), None)
     if run is None:
         return progress

@@ -2,7 +2,7 @@
 
 Whoever holds memory on its GPU and has no right to it, and can be moved: idle ones first, then as `moves/preemption.py`
 ranks them; only as many as it lacks bytes. They are moved one after the other, so all of it is there at the begin if
-the first is told to go so long before: the measured time of all these moves, half as much again, and MARGIN. Each comes
+the first move begins so long before: the measured time of all these moves, half as much again, and MARGIN. Each comes
 back by itself when there is room: at the latest when the reservation has ended.
 
 Whoever cannot be moved stays, and the reservation begins short; or, where it says so, they end (`in_the_way`).

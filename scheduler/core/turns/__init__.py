@@ -1,7 +1,7 @@
 """Whose turn it is to compute: containers that compute on one card take turns by weight, all others of it locked.
 
 `decide(turns, event)` gives the next state and what is to be done; it is pure and raises nothing. `wake(turns)` says
-when it wants to be told the time. The rule, and the proof of its bound, are in docs/turns.md.
+when it needs the next `Ticked`. The rule, and the proof of its bound, are in docs/turns.md.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def decide(turns: Turns, *events: Event) -> tuple[Turns, list[Effect]]:
 
 
 def wake(turns: Turns) -> float | None:
-    """When it wants the next `Ticked`, if nothing happens before; None if it need not be told."""
+    """When it wants the next `Ticked`, if nothing happens before; None if it needs none."""
     return Deal(turns, turns.now).next_tick()
 
 
@@ -176,7 +176,7 @@ def _computes(deal: Deal, event: Computes) -> None:
             if not taker.called:
                 seconds = min(event.seconds, deal.now - taker.looked)
                 deal.charge(taker, gpus, min(1.0, max(0.0, event.had / event.seconds)) * seconds, seconds)
-            taker = replace(deal.takers[taker.id], told=True, looked=deal.now)
+            taker = replace(deal.takers[taker.id], reported=True, looked=deal.now)
         since = taker.since if taker.where else deal.now
         deal.wake(replace(taker, part=part, since=since), gpus)
 

@@ -82,7 +82,7 @@ class Taker:
     others that are active are in the queue. `yields`: it is being stopped to see whether it rests. `part`: of the
     time, in which it was last seen to compute. `since`: when its last turn ended or it began to compute; `began`: its
     turn, or being stopped. `drain`: how long stopping it takes, as far as is known. `left`: of its limit, in this cycle
-    of its own, which ends at `refills`. `told`: looks tell afterwards what it had without a turn; `looked`: up to when.
+    of its own, which ends at `refills`. `reported`: looks show later what it had without a turn; `looked`: up to when.
     `sleeps`: it uses no processor while it computes, so that `Yields` means nothing.
     """
 
@@ -100,7 +100,7 @@ class Taker:
     beside: bool = False
     yields: bool = False
     sleeps: bool = False
-    told: bool = False
+    reported: bool = False
     looked: float = 0.0
     part: float = 1.0
     since: float = 0.0

@@ -229,7 +229,7 @@ class Table:
 
     def divided(self, its: list[Taker], card: Card, seconds: float) -> dict[str, float]:
         """A card's time, in equal parts to those that compute; who does so for a part of it has no more than that."""
-        light = {t.id: 0.0 if t.told else t.part for t in its if t.beside or card.mode is Mode.SHARED}
+        light = {t.id: 0.0 if t.reported else t.part for t in its if t.beside or card.mode is Mode.SHARED}
         parts = {t.id: light.get(t.id, 1.0) * t.runs for t in its}
         return {name: seconds * part / max(1.0, sum(parts.values())) for name, part in parts.items()}
 

@@ -1,7 +1,7 @@
-"""What the turns are told, and what they ask for. All times are seconds on one monotonic clock.
+"""The events and effects of the turns. All times are seconds on one monotonic clock.
 
 Everything may come late, twice, out of order or about somebody unknown: none of it raises. `Computes` and `Rests` may
-be told again at every look; that changes nothing.
+be repeated at every look; that changes nothing.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ class Computes:
     """It was seen to compute, on these of its cards; on all of them if none is named.
 
     `part`: of the time in which it was not locked, in which it did lately (0 to 1; by NVML's utilisation). Less than 1
-    means something for those without a turn, and on shared cards. `seconds`: of that time, how much is told for the
+    means something for those without a turn, and on shared cards. `seconds`: of that time, how much is reported for the
     first time, up to now; and `had`: for how many of them it computed, which one without a turn is charged. Where
     `seconds` is 0, `part` is taken to go on until the next look. `unlocked`: seconds that it computed while it was
-    stopped, by processes that had just begun and were not locked yet; told once, and charged.
+    stopped, by processes that had just begun and were not locked yet; reported once, and charged.
     """
 
     now: float
