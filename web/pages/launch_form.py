@@ -49,8 +49,7 @@ def _shown(name: str, field: Any) -> dict[str, Any]:
         "code": area or isinstance(field, WordsField),
         "required": field.required,
         "switch": (NO if field.default else YES) if isinstance(field, StrictBoolean) else "",
-        "more": name not in PLACED,
-        "later": name in PLANNING,
+        "group": "later" if name in PLANNING else "" if name in PLACED else "more",
     }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django import template
+from django.template.loader import render_to_string
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 
@@ -63,3 +64,26 @@ def part(value: float, of: float) -> float:
 @register.filter
 def tenths(value: float | None) -> str:
     return sizes.tenths(value or 0)
+
+
+@register.simple_block_tag
+def sheet(content: str, labelled: str, columns: str, kind: str = "stack") -> str:
+    """A table that scrolls by itself, under the title whose id is `labelled`; the block is its rows.
+
+    Columns are separated by "|": "#" before a name is a column of figures, "=" after it begins its tooltip, and "*" is
+    the column of buttons.
+    """
+    heads = []
+    for column in columns.split("|"):
+        name, _, title = column.lstrip("#*").partition("=")
+        form = {"#": "number", "*": "acts"}.get(column[0], "")
+        heads.append({"name": name, "title": title, "kind": form})
+    given = {"labelled": labelled, "heads": heads, "kind": kind, "rows": content}
+    return render_to_string("parts/sheet.html", given)
+
+
+@register.inclusion_tag("parts/choices.html")
+def choices(given: Iterable[Any], chosen: object) -> dict[str, object]:
+    """Options of a select: of (value, label) pairs, or of values that are their own labels."""
+    pairs = [each if isinstance(each, tuple) else (each, each) for each in given]
+    return {"options": [(value, label, value == chosen) for value, label in pairs]}
