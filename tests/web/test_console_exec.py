@@ -23,7 +23,7 @@ from web.console.frames import FrameKind
 from web.models import AuditEntry, Container, Scope, Token
 from web.people import roles, tokens, visitor
 from web.people.roles import Deed, Role
-from web.spec import requests
+from web.spec import fields
 
 __all__ = ["scheduler"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -171,13 +171,13 @@ async def test_a_command_is_split_where_nobody_waits_for_it(
 ) -> None:
     """One word of 64 KiB took a tenth of a second of the loop that serves everybody, with each connection."""
     split: list[threading.Thread] = []
-    words_of = requests.words_of
+    words_of = fields.words_of
 
     def noted(text: str) -> list[str]:
         split.append(threading.current_thread())
         return words_of(text)
 
-    monkeypatch.setattr(requests, "words_of", noted)
+    monkeypatch.setattr(fields, "words_of", noted)
     socket = Exec(plain, await sync_to_async(key_of)("owner"))
     await socket.ask(command="x" * 60_000)
     assert (await socket.receive())["error"]["field"] == "command"

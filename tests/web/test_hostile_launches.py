@@ -11,7 +11,7 @@ from web.errors import Problem
 from web.models import AuditEntry, Command, Container
 from web.services import steering
 from web.sizes import parse_size
-from web.spec.requests import words_of
+from web.spec.fields import words_of
 
 pytestmark = pytest.mark.django_db
 

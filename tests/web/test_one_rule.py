@@ -32,8 +32,9 @@ from web.models.records import COLOURS, MARKS
 from web.models.states import ENDED
 from web.pages.table import load
 from web.sizes import format_size, parse_size
+from web.spec.fields import MOST_GPUS
 from web.spec.quotas import asked
-from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, NoteSpec
+from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST, NoteSpec
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()

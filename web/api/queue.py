@@ -24,8 +24,8 @@ from web.models import Container, Node
 from web.services import steering
 from web.services.booked import coming
 from web.spec import constraints, quotas
-from web.spec.fields import SizeField
-from web.spec.requests import MOST_GPUS, PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
+from web.spec.fields import MOST_GPUS, SizeField
+from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
 
 
 class Queue(GenericAPIView[Container]):

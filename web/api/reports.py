@@ -22,7 +22,7 @@ from web.api.protocol.queries import PageQuery, SpanQuery
 from web.errors import invalid
 from web.history import fairness, peaks, reports
 from web.spec import periods
-from web.spec.requests import words_of
+from web.spec.fields import words_of
 
 _MONTH = timedelta(days=30)
 

@@ -2,7 +2,7 @@
 fields can have in choices.py, what happened to them in history.py, the states of a container in states.py, who may do
 what in people.py, notifications in notifying.py, the hash chain in chain.py, Docker's volumes in volumes.py, what is
 relayed from other hosts in relay.py, fair share in shares.py, notices, maintenance and reservations in booked.py,
-launches that begin later in planned.py."""
+launches that begin later and presets in planned.py."""
 
 from web.models.booked import Announcement, CalendarKey, Reservation, ReservedGpu
 from web.models.chain import AuditEntry, Chain, Seal, Verification
@@ -11,15 +11,8 @@ from web.models.history import AllocationEvent, UsageSample
 from web.models.hosts import Compute, Gpu, Invitation, Node
 from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
 from web.models.people import Allowance, Membership, Scope, SignInLink, SshKey, Token
-from web.models.planned import Ended, Planned
-from web.models.records import (
-    Claim,
-    Command,
-    Container,
-    ContainerQuerySet,
-    Preset,
-    large,
-)
+from web.models.planned import Ended, Planned, Preset
+from web.models.records import Claim, Command, Container, ContainerQuerySet, large
 from web.models.relay import RelayOrder
 from web.models.shares import GroupShares, PersonShares, Usage, UsageHour
 from web.models.states import State

@@ -143,3 +143,19 @@ class Planned(models.Model):
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names) if len(names) < 4 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+
+
+class Preset(models.Model):
+    """A launch that an admin has written for others to click: web/services/presets.py."""
+
+    name = models.CharField(max_length=63, unique=True)
+    icon = models.CharField(max_length=8, blank=True, help_text="A sign or two.")
+    text = models.CharField(max_length=500, blank=True)
+    spec = models.JSONField(default=dict, help_text="The body of a launch. {user} in volumes is the owner's name.")
+    changes = models.JSONField(default=list, help_text="Fields that people are offered to change.")
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name

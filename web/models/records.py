@@ -296,22 +296,6 @@ class Container(models.Model):
         return "/" in self.volume
 
 
-class Preset(models.Model):
-    """A launch that an admin has written for others to click: web/services/presets.py."""
-
-    name = models.CharField(max_length=63, unique=True)
-    icon = models.CharField(max_length=8, blank=True, help_text="A sign or two.")
-    text = models.CharField(max_length=500, blank=True)
-    spec = models.JSONField(default=dict, help_text="The body of a launch. {user} in volumes is the owner's name.")
-    changes = models.JSONField(default=list, help_text="Fields that people are offered to change.")
-
-    class Meta:
-        ordering = ["name"]
-
-    def __str__(self) -> str:
-        return self.name
-
-
 class Claim(models.Model):
     """A container's hold on one GPU. `quota` is what was promised; the rest is observed."""
 

@@ -27,8 +27,9 @@ from web.services.booked import coming
 from web.services.sharing import price
 from web.sizes import format_size
 from web.spec import constraints, quotas
+from web.spec.fields import words_of
 from web.spec.planned import PLANNING
-from web.spec.requests import FIELDS, words_of
+from web.spec.requests import FIELDS
 
 RECENT = 8
 IMAGES = 100

@@ -17,17 +17,19 @@ from rest_framework import serializers
 from web.errors import Problem
 from web.models import Container, Shortage
 from web.sizes import exact_size
-from web.spec.fields import SizeField, StrictBoolean, problem_from
-from web.spec.planned import PLANNING, PlannedSpec
-from web.spec.requests import (
+from web.spec.fields import (
     NOTHING,
     EnvironmentField,
     GpusField,
     HappeningsField,
     ItemsField,
+    SizeField,
+    StrictBoolean,
     WordsField,
-    asked_for,
+    problem_from,
 )
+from web.spec.planned import PLANNING, PlannedSpec
+from web.spec.requests import asked_for
 from web.spec.written import NO, WRITTEN, YES, number, read
 
 # What has a place of its own in the template; all else follows there in the order of the list.

@@ -13,9 +13,8 @@ from web.errors import invalid
 from web.models.booked import Announcement, Reservation
 from web.models.series import GRID, MOST_TIMES, PERIODS
 from web.spec import quotas
-from web.spec.fields import SizeField, StrictInteger, StrictSerializer, StrictText, TimeField
+from web.spec.fields import GpusField, SizeField, StrictInteger, StrictSerializer, StrictText, TimeField
 from web.spec.periods import YEARS
-from web.spec.requests import GpusField
 
 ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 LOCAL = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")

@@ -4,26 +4,32 @@ bear it is decided in web/services/; here is what makes sense at all."""
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Callable
 from typing import Any
 
 from django.core.validators import RegexValidator
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from web.models import Compute, Container, Happening, Shortage
 from web.models.people import HEAVIEST
 from web.spec import constraints, quotas, restarts, several_hosts
-from web.spec.fields import SizeField, StrictBoolean, StrictInteger, StrictNumber, StrictSerializer, StrictText
-from web.spec.inside.environment import check_environment
+from web.spec.fields import (
+    NOTHING,
+    EnvironmentField,
+    GpusField,
+    HappeningsField,
+    ItemsField,
+    SizeField,
+    StrictBoolean,
+    StrictInteger,
+    StrictNumber,
+    StrictSerializer,
+    StrictText,
+    WordsField,
+)
 from web.spec.inside.mounts import check_folder, check_port, check_volume
 
 PRIORITY_LOWEST, PRIORITY_HIGHEST = -100, 100
-MOST_GPUS = 16  # of one container: as many as a lease page has slots (shim/lease.h)
 LONGEST_SECONDS = 366 * 24 * 3600.0
-LONGEST_COMMAND = 32768  # characters, with one between two words
-LONGEST_WRITTEN = 5 * LONGEST_COMMAND  # as a shell reads it: a quotation mark may be quoted by five
 SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 _IMAGE = r"\A[a-zA-Z0-9][a-zA-Z0-9._/:@-]*\Z"
 _USER = re.compile(r"([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,31})(:([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,31}))?")
@@ -34,112 +40,6 @@ HIGHEST_PORT = 65535
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 _MIB = 2**20
 _OR_NULL: dict[str, Any] = {"required": False, "allow_null": True, "default": None}
-
-
-def words_of(text: str) -> list[str]:
-    """A command as a shell would split it. Raises ValueError.
-
-    Text that is longer than any command is one word, which is refused as too long: to find the end of a word of 3 MiB
-    takes `shlex` minutes, as it writes the word anew with each character.
-    """
-    return shlex.split(text) if len(text) <= LONGEST_WRITTEN else [text]
-
-
-@extend_schema_field({"oneOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]})
-class WordsField(serializers.Field[list[str], Any, list[str], Any]):
-    """A command: a list of words, or one text that is split as a shell would."""
-
-    def to_internal_value(self, data: Any) -> list[str]:
-        if isinstance(data, str):
-            try:
-                data = words_of(data)
-            except ValueError as error:
-                raise serializers.ValidationError(f"This cannot be split into words: {error}.") from None
-        if not isinstance(data, list) or not all(isinstance(word, str) for word in data):
-            raise serializers.ValidationError("This has to be a list of words, or one text.")
-        if sum(len(word) + 1 for word in data) > LONGEST_COMMAND:
-            raise serializers.ValidationError(f"This is longer than {LONGEST_COMMAND} characters.")
-        return data
-
-    def to_representation(self, value: list[str]) -> list[str]:
-        return value
-
-
-@extend_schema_field(
-    {
-        "oneOf": [
-            {"type": "integer", "minimum": 1, "maximum": MOST_GPUS},
-            {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MOST_GPUS, "uniqueItems": True},
-        ]
-    }
-)
-class GpusField(serializers.Field[Any, Any, Any, Any]):
-    """A number of GPUs, or a list of their UUIDs."""
-
-    def to_internal_value(self, data: Any) -> int | list[str]:
-        if isinstance(data, int) and not isinstance(data, bool):
-            if not 1 <= data <= MOST_GPUS:
-                raise serializers.ValidationError(f"This has to be 1 or more, and not more than {MOST_GPUS}.")
-            return data
-        if not isinstance(data, list) or not all(isinstance(uuid, str) for uuid in data):
-            raise serializers.ValidationError("This has to be a number of GPUs, or a list of their UUIDs.")
-        if not 1 <= len(data) <= MOST_GPUS or len(set(data)) != len(data):
-            raise serializers.ValidationError(f"This has to name 1 to {MOST_GPUS} GPUs, each once.")
-        return data
-
-    def to_representation(self, value: Any) -> Any:
-        return value
-
-
-@extend_schema_field({"type": "object", "additionalProperties": {"type": "string"}})
-class EnvironmentField(serializers.Field[dict[str, str], Any, dict[str, str], Any]):
-    """Environment variables: name → value."""
-
-    def to_internal_value(self, data: Any) -> dict[str, str]:
-        return check_environment(data)
-
-    def to_representation(self, value: dict[str, str]) -> dict[str, str]:
-        return value
-
-
-@extend_schema_field({"type": "array", "items": {"type": "string"}, "maxItems": 64})
-class ItemsField(serializers.Field[list[str], Any, list[str], Any]):
-    """At most 64 texts, each of which `check` brings into its normal form or refuses."""
-
-    def __init__(self, check: Callable[[str], str], **options: Any) -> None:
-        super().__init__(**options)
-        self.check = check
-
-    def to_internal_value(self, data: Any) -> list[str]:
-        if not isinstance(data, list) or not all(isinstance(item, str) for item in data) or len(data) > 64:
-            raise serializers.ValidationError(f"This has to be a list of at most 64 texts: {self.help_text}.")
-        return [self.check(item) for item in data]
-
-    def to_representation(self, value: list[str]) -> list[str]:
-        return value
-
-
-NOTHING = "none"  # what people write for an empty list
-
-
-@extend_schema_field(
-    {"oneOf": [{"type": "array", "items": {"enum": Happening.values}}, {"type": "string", "example": "ended,killed"}]}
-)
-class HappeningsField(serializers.Field[list[str], Any, list[str], Any]):
-    """Of what its owner is told: a list, or one text such as "ended,killed" or "none"."""
-
-    def to_internal_value(self, data: Any) -> list[str]:
-        if isinstance(data, str):
-            data = [] if data.strip() == NOTHING else data.replace(",", " ").split() or [data]
-        if not isinstance(data, list):
-            raise serializers.ValidationError(f"This has to be a list of {', '.join(Happening)}.")
-        if unknown := [word for word in data if word not in Happening.values]:
-            said = str(unknown[0])[:40]
-            raise serializers.ValidationError(f"{said!r} is none of {', '.join(Happening)}; {NOTHING!r} is nothing.")
-        return [word for word in Happening.values if word in data]
-
-    def to_representation(self, value: list[str]) -> list[str]:
-        return value
 
 
 class LaunchSpec(StrictSerializer):

@@ -8,9 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from web.errors import invalid
-from web.spec.fields import StrictBoolean, StrictInteger, StrictNumber
+from web.spec.fields import (
+    EnvironmentField,
+    GpusField,
+    ItemsField,
+    StrictBoolean,
+    StrictInteger,
+    StrictNumber,
+    WordsField,
+    words_of,
+)
 from web.spec.planned import AfterField, PlannedSpec
-from web.spec.requests import EnvironmentField, GpusField, ItemsField, WordsField, words_of
 
 YES, NO = "yes", "no"
 WRITTEN: dict[str, Any] = dict(PlannedSpec().fields.items())

@@ -10,7 +10,7 @@ import { atRest } from "../parts/press.js";
 import { pageOf } from "../parts/waiting.js";
 
 const SUMS = ["free", OTHERS]; // what is shown beside containers
-const THUMB = 16; // pixels; style/page.css gives the slider's thumb this width
+const THUMB = 16; // pixels; style/history.css gives the slider's thumb this width
 const replay = document.getElementById("replay");
 /** Shows the next shorter (1) or longer (-1) time, with `at` (seconds) in its middle. */
 function zoom(step, at) {
