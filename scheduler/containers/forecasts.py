@@ -164,10 +164,10 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     """The answer as JSON (`earliest` in seconds from now), and the sentence for people. Raises Problem."""
     state, quota = broker.state, int(arguments["gpu_memory"])
     asked: int | list[str] = arguments.get("gpus", 1)
-    gpus = placement.choose(state, asked, quota) if isinstance(asked, int) else asked
+    person = str(arguments.get("owner", ""))
+    gpus = placement.choose(state, asked, quota, owner=person) if isinstance(asked, int) else asked
     names = {live.id: live.name for live in broker.live_containers.values()}
     heads = {gpu: idle(broker, gpu) for gpu in gpus}
-    person = str(arguments.get("owner", ""))
     found = forecast(state, dict.fromkeys(gpus, quota), time_limits(broker), heads, names, person=person or None)
     if not found.possible:
         raise Problem("over_capacity", found.explanation, 400, "gpu_memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from scheduler.core import reserved
 from scheduler.core.state import State
 from scheduler.engines.placer import Host
 from web.errors import Problem
@@ -13,8 +14,9 @@ from web.sizes import format_size
 from web.spec import constraints
 
 
-def choose(state: State, count: int, quota: int, named: Sequence[str] = ()) -> list[str]:
-    """`count` GPUs that could ever give `quota`, by the rule of `choose_cards`. Raises its Problem.
+def choose(state: State, count: int, quota: int, named: Sequence[str] = (), owner: str = "") -> list[str]:
+    """`count` GPUs that could ever give `quota`, by the rule of `choose_cards`; what is reserved for others than the
+    owner, now or in the next hours, is promised to them. Raises its Problem.
 
     Or those that were `named`, where all of them are in service.
     """
@@ -22,7 +24,11 @@ def choose(state: State, count: int, quota: int, named: Sequence[str] = ()) -> l
         in_service([state.gpus[gpu] for gpu in named if gpu in state.gpus], len(named))
         return list(named)
     cards = list(state.gpus.values())
-    promised = {card.uuid: sum(state.containers[name].quota[card.uuid] for name in card.members) for card in cards}
+    promised = {
+        card.uuid: sum(state.containers[name].quota[card.uuid] for name in card.members)
+        + reserved.of_others(state, card.uuid, owner)
+        for card in cards
+    }
     return choose_cards(cards, promised, quota, count)
 
 

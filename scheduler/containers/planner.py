@@ -21,6 +21,7 @@ from django.db import Error
 
 from scheduler import clock
 from scheduler.containers.forecasts import time_limits
+from scheduler.core import reserved
 from scheduler.core.admission import size
 from scheduler.core.forecast import forecast
 from scheduler.core.planned import order
@@ -216,10 +217,13 @@ class Planner:
                     await self._refresh(plan)
 
     async def _finish(self, plan: Plan, why: str = "") -> None:
-        """Nothing more of it begins."""
-        plan.cancelled = True
+        """Nothing more of it begins, unless people have changed it."""
         self._queue.drop(plan.id)
-        self._stands(plan.id, *await self._store.write(planned_runs.finish, plan.id, why))
+        if (found := await self._store.write(planned_runs.finish, plan.id, why)) is None:
+            self.wake()
+            return
+        plan.cancelled = True
+        self._stands(plan.id, *found)
 
     async def _check(self) -> None:
         if clock.monotonic() - self._checked < CHECK_EVERY or not self._plans:
@@ -309,22 +313,23 @@ class Planner:
 
     def _places(self) -> dict[str, tuple[int | None, str]]:
         state, now = self._broker.state, self._broker.now()
-        promised = order.promised(state, self._started)
+        room_of = order.rooms_of(state, self._started)
         names = self._queue.ranked(state, self._started, now)
         first = self._queue.in_order(names, SHOWN)
         places: dict[str, tuple[int | None, str]] = {
-            each.id: (place, self._why(each, order.rooms(promised, each.owner))) for place, each in enumerate(first, 1)
+            each.id: (place, self._why(each, room_of(each.owner))) for place, each in enumerate(first, 1)
         }
-        if first and (by := self._latest(first[0], order.rooms(promised, first[0].owner))):
+        if first and (by := self._latest(first[0], room_of(first[0].owner))):
             places[first[0].id] = (1, f"{places[first[0].id][1]} {by}")
         return places
 
     def _latest(self, first: Candidate, room: dict[str, int]) -> str:
         """By when there is room for the first at the latest, where time limits say it; a sentence, or nothing."""
         state, shape = self._broker.state, first.shape
-        if first.owner in self._blocked or order.fitting(state, shape, room):
+        able = shape.in_service(state)
+        if first.owner in self._blocked or len(able) < shape.count or order.fitting(state, shape, room):
             return ""
-        quota = dict.fromkeys(order.most_room(shape, shape.cards(state), room), shape.quota)
+        quota = dict.fromkeys(order.most_room(shape, able, room), shape.quota)
         latest = forecast(state, quota, time_limits(self._broker), person=first.owner).latest
         if latest is None:
             return ""
@@ -334,14 +339,16 @@ class Planner:
     def _why(self, each: Candidate, room: dict[str, int]) -> str:
         if why := self._blocked.get(each.owner):
             return why
-        shape = each.shape
-        cards = sorted((room[gpu] for gpu in shape.cards(self._broker.state)), reverse=True)
+        state, shape = self._broker.state, each.shape
+        able = shape.in_service(state)
+        cards = sorted((room[gpu] for gpu in able), reverse=True)
         there = cards[shape.count - 1] if len(cards) >= shape.count else 0
-        where = "one GPU" if shape.count == 1 else f"{shape.count} GPUs"
-        if there < 0:
-            return (
-                f"Starts when {size(shape.quota)} is free on {where}. Running containers wait for memory and go first."
-            )
+        needs = f"Starts when {size(shape.quota)} is free on {'one GPU' if shape.count == 1 else f'{shape.count} GPUs'}"
+        if len(cards) < shape.count:
+            return f"{needs}. A GPU that it needs is out of service."
         if there >= shape.quota:
             return "Starts after those before it."
-        return f"Starts when {size(shape.quota)} is free on {where} (now {size(there)})."
+        others = any(reserved.of_others(state, gpu, each.owner, soon=False) for gpu in able)
+        if there < 0 and not others:
+            return f"{needs}. Running containers wait for memory and go first."
+        return f"{needs} (now {size(max(0, there))}{', less what is reserved for others' * others})."

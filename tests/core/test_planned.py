@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.people.heads import PATIENCE
 from scheduler.core.planned.conditions import After, awaited, impossible
-from scheduler.core.planned.order import Candidate, Queue, Shape, Started, fitting, promised, rooms
+from scheduler.core.planned.order import Candidate, Queue, Shape, Started, fitting, rooms
 from scheduler.core.planned.order import impossible as impossible_shape
 from scheduler.core.planned.progress import (
     Attempt,
@@ -86,7 +87,7 @@ def test_what_is_started_fits_together_with_whole_quotas_and_nothing_that_fits_i
         started[start.candidate.id] = Started(
             start.candidate.owner, dict.fromkeys(start.gpus, start.candidate.shape.quota)
         )
-    left = rooms(promised(STATE, started), "x")
+    left = rooms(STATE, started)
     assert min(left.values()) >= 0
     assert not [each for each in queue.known.values() if fitting(STATE, each.shape, left)]
 
@@ -111,8 +112,7 @@ def test_what_is_reserved_for_others_is_no_room_to_start_in() -> None:
         queue.put(Candidate("p", owner, 0.0, Shape(gib)))
         assert (queue.next_start(state, {}, 1.0) is not None) is starts, (owner, gib)
     # What was promised to its people is taken from what is reserved, not once more from the card.
-    held = promised(state, {"s": Started("x", {"A": reserve.bytes})})
-    assert rooms(held, "y") == {"A": free}
+    assert rooms(state, {"s": Started("x", {"A": reserve.bytes})}, "y") == {"A": free}
 
 
 def test_nothing_starts_where_running_containers_wait_for_memory() -> None:
@@ -141,3 +141,50 @@ def test_people_go_in_turn_and_ones_own_by_priority_then_age() -> None:
         queue.drop(start.candidate.id)
         started[start.candidate.id] = Started(start.candidate.owner, dict.fromkeys(start.gpus, GIB))
     assert order == ["urgent", "y0", "x0", "x1", "x2"]
+
+
+def reserved_for(person: str, amount: int, gpu: str = "A", **fields: object) -> Reserve:
+    return Reserve("r", gpu, amount, frozenset({person}), 0.0, 1e6, seen=0.0, **fields)  # type: ignore[arg-type]
+
+
+def test_what_is_reserved_is_free_for_its_people_alone_and_promises_draw_from_it_once() -> None:
+    state = State(gpus={"A": card()}, reserves=(reserved_for("ada", 6 * GIB, is_kept=True),))
+    queue = Queue()
+    queue.put(Candidate("bobs", "bob", 0.0, Shape(5 * GIB)))
+    assert queue.next_start(state, {}, 1.0) is None
+    queue.put(Candidate("adas", "ada", 0.0, Shape(10 * GIB)))
+    assert queue.next_start(state, {}, 1.0) is not None
+    started = {"s": Started("ada", {"A": 4 * GIB})}
+    assert rooms(state, started, "bob") == {"A": 4 * GIB}  # 4 of the 6 are promised to her, and are no others' twice
+    assert rooms(state, started, "ada") == {"A": 6 * GIB}
+
+
+def test_what_is_reserved_for_somebody_starts_also_where_others_wait() -> None:
+    state = State(
+        gpus={"A": card(members=("w",))},
+        containers={"w": Container("w", {"A": 9 * GIB}, "bob")},
+        waiting=(Request(1, 1, "w", "A", 5 * GIB, 0.0, suspended=True),),
+        reserves=(reserved_for("ada", 6 * GIB, is_kept=True),),
+    )
+    assert rooms(state, {}, "ada") == {"A": 6 * GIB}
+    assert rooms(state, {}, "bob") == {"A": -1}
+
+
+def test_a_card_that_is_about_to_be_reserved_is_left_if_another_fits() -> None:
+    state = replace(STATE, reserves=(reserved_for("ada", 6 * GIB),))
+    assert fitting(state, Shape(5 * GIB), rooms(state, {}, "bob"), "bob") == ("B",)
+    assert fitting(state, Shape(5 * GIB, gpus=("A",)), rooms(state, {}, "bob"), "bob") == ("A",)
+    assert fitting(state, Shape(5 * GIB), rooms(state, {}, "ada"), "ada") == ("A",)
+
+
+def test_nothing_starts_on_a_card_that_is_out_of_service_nor_ends_for_that() -> None:
+    state = State(gpus={"A": card(drained=True), "B": card("B", members=())})
+    queue = Queue()
+    queue.put(Candidate("one", "x", 0.0, Shape(GIB)))
+    queue.put(Candidate("both", "y", 0.0, Shape(GIB, 2)))
+    begins = queue.next_start(state, {}, 1.0)
+    assert begins is not None
+    assert (begins.candidate.id, begins.gpus) == ("one", ("B",))
+    queue.drop("one")
+    assert queue.next_start(state, {}, 1.0) is None
+    assert impossible_shape(state, Shape(GIB, 2)) == ""

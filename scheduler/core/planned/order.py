@@ -2,20 +2,22 @@
 
 Who goes first is the memory queue's rule (`people/standing.rank`), with one call for each person: the first of the
 person's own, and what was promised to started ones counted as held. A planned launch starts where its whole *quota* is
-free for its owner (`reserved.free`); a started one keeps all of its quota from then on, others what they hold. On a
-card where running containers wait for memory none starts: they go first. One that has waited as long as makes a call
-due keeps the cards with most room: nobody passes it there, so it starts once enough containers have ended, however
-large it is.
+free; a started one keeps all of its quota from then on, others what they hold. What is reserved is free for its people
+alone. On a card where running containers wait for memory none starts but in what is reserved for its person: they go
+first. On one that is out of service none starts. One that has waited as long as makes a call due keeps the cards with
+most room: nobody passes it there, so it starts once enough containers have ended, however large it is. Among cards
+where it fits, those with most room beside what others have reserved of the next hours are taken.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import inf
 
-from scheduler.core import changes, reserved, safety
+from scheduler.core import reserved, safety
 from scheduler.core.admission import size
 from scheduler.core.people import heads, ledger
 from scheduler.core.people.ledger import People
@@ -36,6 +38,10 @@ class Shape:
     def cards(self, state: State) -> list[str]:
         """Those that could ever give the quota, of those that it may have."""
         return [gpu for gpu in self.gpus or state.gpus if gpu in state.gpus and state.gpus[gpu].most >= self.quota]
+
+    def in_service(self, state: State) -> list[str]:
+        """Those of them on which something new may be placed."""
+        return [gpu for gpu in self.cards(state) if not state.gpus[gpu].drained]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +88,46 @@ def impossible(state: State, shape: Shape) -> str:
     return f"{size(shape.quota)} can ever be had on {where}."
 
 
-def promised(state: State, started: Mapping[str, Started]) -> State:
-    """As if each started container held all of its quota, as a guaranteed one does."""
-    for id_, its in started.items():
-        if quota := {gpu: amount for gpu, amount in its.quota.items() if gpu in state.gpus}:
-            known = state.containers.get(id_) or Container(id_, quota, its.owner)
-            state = changes.put_container(state, replace(known, quota=quota, guaranteed=True))
-    return state
-
-
-def rooms(state: State, person: str) -> dict[str, int]:
-    """GPU → bytes that this person can have of a state as `promised`; -1 where running containers wait for memory."""
-    closed = {r.gpu for r in state.waiting if not safety.put_by(state.containers[r.container])}
-    closed |= {
+def rooms(state: State, started: Mapping[str, Started], owner: str = "") -> dict[str, int]:
+    """GPU → bytes that nobody holds, nobody was promised by a start, and nobody but this person has reserved. Less than
+    nothing where nothing of theirs starts now."""
+    waits = {r.gpu for r in state.waiting if not safety.put_by(state.containers[r.container])}
+    waits |= {
         gpu for name in state.expected.containers if name in state.containers for gpu in state.containers[name].quota
     }
-    return {gpu: -1 if gpu in closed else reserved.free(state, gpu, person) for gpu in state.gpus}
+    found = {}
+    for gpu, card in state.gpus.items():
+        promised = [(its.owner, more) for id_, its in started.items() if (more := _more(state, id_, its, gpu))]
+        found[gpu] = safety.free(state, gpu) - sum(more for _, more in promised)
+        own = 0
+        if here := [each for each in state.reserves if each.gpu == gpu and each.is_kept]:
+            holders = [(each.owner, safety.held(each, gpu)) for each in reserved.members(state, gpu)]
+            left = list(reserved.left(here, holders + promised))
+            own = sum(amount for reserve, amount in left if owner in reserve.people)
+            found[gpu] -= sum(amount for _, amount in left) - own
+        if card.drained or (gpu in waits and not own):
+            found[gpu] = -1
+        elif gpu in waits:
+            found[gpu] = min(found[gpu], own)
+    return found
+
+
+def rooms_of(state: State, started: Mapping[str, Started]) -> Callable[[str], dict[str, int]]:
+    """The same for each person, reckoned once for all where nothing is reserved."""
+    if state.reserves:
+        return cache(lambda owner: rooms(state, started, owner))
+    same = rooms(state, started)
+    return lambda owner: same
+
+
+def _more(state: State, id_: str, its: Started, gpu: str) -> int:
+    """Bytes that a started one was promised beyond what it holds."""
+    return max(0, its.quota.get(gpu, 0) - _held(state, id_, gpu))
+
+
+def _held(state: State, id_: str, gpu: str) -> int:
+    container = state.containers.get(id_)
+    return safety.held(container, gpu) if container else 0
 
 
 @dataclass(slots=True)
@@ -127,17 +157,17 @@ class Queue:
         self, state: State, started: Mapping[str, Started], now: float, blocked: Iterable[str] = ()
     ) -> Start | None:
         """`blocked`: people who may have no more running now."""
-        as_if, kept = promised(state, started), set[str]()
+        room_of, kept = rooms_of(state, started), set[str]()
         names = self.ranked(state, started, now, blocked)
         for tries, candidate in enumerate(self._each_shape(names)):
             if tries == TRIES:
                 break
-            room = rooms(as_if, candidate.owner)
+            room = room_of(candidate.owner)
             open_ = {gpu: amount for gpu, amount in room.items() if gpu not in kept}
-            if cards := fitting(state, candidate.shape, open_):
+            if cards := fitting(state, candidate.shape, open_, candidate.owner):
                 return Start(candidate, cards)
             if now - candidate.since >= heads.PATIENCE:
-                kept.update(most_room(candidate.shape, candidate.shape.cards(state), room))
+                kept.update(most_room(candidate.shape, candidate.shape.in_service(state), room))
         return None
 
     def note(self, start: Start, now: float) -> None:
@@ -161,19 +191,18 @@ class Queue:
         firsts = [its[0] for name, its in self.people.items() if name not in out]
         if len(firsts) < 2 or not state.gpus:
             return [each.owner for each in firsts]
-        as_if = promised(replace(state, now=now), started)
+        room = rooms(state, started)
         stand_ins, calls = {}, []
         for number, first in enumerate(firsts, 1):
             cards = first.shape.cards(state) or list(state.gpus)
             quota = dict.fromkeys(cards, first.shape.quota)
             stand_ins[first.id] = Container(first.id, quota, first.owner, priority=first.priority)
-            room = rooms(as_if, first.owner)
-            card = max(cards, key=room.__getitem__)
+            card = max(cards, key=lambda gpu: room[gpu])
             since = max(first.since, self.served.get(first.owner, -inf))
             calls.append(Request(-number, 0, first.id, card, first.shape.quota, since))
-        people = _as_if_waiting(as_if, [each.owner for each in firsts])
-        as_if = replace(as_if, containers={**as_if.containers, **stand_ins}, people=people)
-        found = rank(as_if, list(as_if.gpus), calls)
+        people = _as_promised(state, started, now, [each.owner for each in firsts])
+        as_if = replace(state, containers={**state.containers, **stand_ins}, people=people, now=now)
+        found = rank(as_if, list(state.gpus), calls)
         return sorted(found, key=lambda name: found[name])
 
     def _each_shape(self, names: Sequence[str]) -> Iterator[Candidate]:
@@ -195,10 +224,11 @@ def _shapes(its: Sequence[Candidate]) -> Iterator[Candidate]:
             yield candidate
 
 
-def fitting(state: State, shape: Shape, room: Mapping[str, int]) -> tuple[str, ...]:
-    """The cards with most room for it; none if it does not fit now."""
+def fitting(state: State, shape: Shape, room: Mapping[str, int], owner: str = "") -> tuple[str, ...]:
+    """The cards with most room for it, also later; none if it does not fit now."""
     cards = [gpu for gpu in shape.cards(state) if room.get(gpu, -1) >= shape.quota]
-    return most_room(shape, cards, room) if len(cards) >= shape.count else ()
+    later = {gpu: room[gpu] - reserved.of_others(state, gpu, owner, now=False) for gpu in cards}
+    return most_room(shape, cards, later) if len(cards) >= shape.count else ()
 
 
 def most_room(shape: Shape, cards: Sequence[str], room: Mapping[str, int]) -> tuple[str, ...]:
@@ -206,10 +236,14 @@ def most_room(shape: Shape, cards: Sequence[str], room: Mapping[str, int]) -> tu
     return tuple(sorted(cards, key=lambda gpu: -room.get(gpu, -1))[: shape.count])
 
 
-def _as_if_waiting(state: State, people: Sequence[str]) -> People:
-    """As if each of them waited on every card."""
-    counted = state.people
-    for person in people:
+def _as_promised(state: State, started: Mapping[str, Started], now: float, waits: Sequence[str]) -> People:
+    """As if started ones held what they were promised, and each of these people waited on every card."""
+    people = state.people
+    for id_, its in started.items():
+        for gpu in its.quota:
+            if gpu in state.gpus and (more := _more(state, id_, its, gpu)):
+                people = ledger.changed(people, gpu, its.owner, now, held=more)
+    for person in waits:
         for gpu in state.gpus:
-            counted = ledger.changed(counted, gpu, person, state.now, calls=1)
-    return counted._replace(owners={**counted.owners, **{name: counted.owners.get(name, 0) + 1 for name in people}})
+            people = ledger.changed(people, gpu, person, now, calls=1)
+    return people._replace(owners={**people.owners, **{name: people.owners.get(name, 0) + 1 for name in waits}})

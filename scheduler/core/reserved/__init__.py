@@ -76,16 +76,30 @@ def _left(state: State, gpu: str) -> Iterator[tuple[Reserve, int]]:
     """Each that is kept here, with what of it its people have not taken."""
     here = [each for each in state.reserves if each.gpu == gpu and each.is_kept]
     if not here:
-        return
-    members = [state.containers[name] for name in state.gpus[gpu].members]
-    held = {each.id: amount for each in members if (amount := safety.held(each, gpu))}
+        return iter(())
+    return left(here, [(each.owner, safety.held(each, gpu)) for each in members(state, gpu)])
+
+
+def left(here: Iterable[Reserve], held: Iterable[tuple[str, int]]) -> Iterator[tuple[Reserve, int]]:
+    """Each of these of one GPU, with what of it its people have not taken. `held`: (person, bytes), who holds there."""
+    rest = list(held)
     for reserve in sorted(here, key=lambda each: (len(each.people), each.id)):
-        left = reserve.bytes
-        for container in members:
-            if container.owner in reserve.people and (taken := min(left, held.get(container.id, 0))):
-                held[container.id] -= taken
-                left -= taken
-        yield reserve, left
+        amount = reserve.bytes
+        for place, (owner, bytes_) in enumerate(rest):
+            if owner in reserve.people and (taken := min(amount, bytes_)):
+                rest[place] = owner, bytes_ - taken
+                amount -= taken
+        yield reserve, amount
+
+
+def members(state: State, gpu: str) -> list[Container]:
+    return [state.containers[name] for name in state.gpus[gpu].members]
+
+
+def of_others(state: State, gpu: str, owner: str, *, now: bool = True, soon: bool = True) -> int:
+    """Bytes of a GPU that are reserved for others than this person, in force now or soon."""
+    theirs = (each for each in state.reserves if each.gpu == gpu and owner not in each.people)
+    return sum(each.bytes for each in theirs if (now if each.is_kept else soon))
 
 
 # ---- time ---------------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class Service:
             uuid: card for uuid, card in state.gpus.items() if uuid not in live.quota and uuid in self._gpus.cards
         }
         try:
-            return placement.choose(replace(state, gpus=others), 1, live.quota[gpu])[0]
+            return placement.choose(replace(state, gpus=others), 1, live.quota[gpu], owner=live.owner)[0]
         except Problem:
             return ""
 
