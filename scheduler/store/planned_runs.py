@@ -154,7 +154,7 @@ def end_of(ended: str, started: bool) -> End | None:
 def start(
     node: int, id_: str, run: tuple[int, int], gpus: Sequence[str], now: float, ours: Callable[[], None]
 ) -> tuple[Container, Progress] | None:
-    """Begins a run's attempt on these GPUs; None if that is not what comes next any more.
+    """Begins a run's attempt on these GPUs; None if that is not what comes next any more, or people have changed it.
 
     Raises Never, or Problem where its owner may have no more now, or the node takes no launches.
     """
@@ -166,7 +166,8 @@ def start(
     with admission.held(owner, ours) as account:
         row = Planned.objects.select_for_update(no_key=True).get(pk=id_)
         progress = from_json(row.progress)
-        stands = row.finished_at is None and row.cancelled_at is None and row.held_at is None and row.node_id == node
+        # What people have changed of it is not known here yet: to whatever begins by what was, they have said no.
+        stands = row.finished_at is None and not row.unread and row.node_id == node
         if not stands or next_run(progress, row.count, row.at_once, now) != run:
             return None
         here = Node.objects.only("name", "drained_at").get(pk=node)
@@ -231,25 +232,30 @@ def record(ended: Iterable[tuple[str, str, End]], now: float) -> dict[str, tuple
         progress = from_json(row.progress)
         for container, end in told[str(row.pk)]:
             progress = over(progress, container, end, retries=row.retries, again_at=now + row.retry_pause)
-        found[str(row.pk)] = progress, _settle(row, progress)
+        found[str(row.pk)] = _settle(row, progress)
     return found
 
 
-def finish(id_: str, reason: str = "") -> tuple[Progress, End | None]:
-    """Nothing more of it begins, because it was cancelled or, by this `reason`, never can. How it ended, if it has."""
+def finish(id_: str, reason: str = "") -> tuple[Progress, End | None] | None:
+    """Nothing more of it begins, because it was cancelled or, by this `reason`, never can. How it ended, if it has.
+
+    None if people have changed it, and the reason may be none any more.
+    """
     row = Planned.objects.select_for_update(no_key=True).get(pk=id_)
-    progress = from_json(row.progress)
     if row.finished_at is not None:
-        return progress, end_of(row.ended, row.started_at is not None)
+        return from_json(row.progress), end_of(row.ended, row.started_at is not None)
+    if row.unread:
+        return None
     if reason and row.cancelled_at is None:
         Planned.objects.filter(pk=id_).update(reason=reason[:500])
         row.reason = reason[:500]
-    return called_off(progress), _settle(row, called_off(progress))
+    return _settle(row, from_json(row.progress))
 
 
-def _settle(row: Planned, progress: Progress) -> End | None:
-    end = outcome(progress, row.count)
+def _settle(row: Planned, progress: Progress) -> tuple[Progress, End | None]:
     stopped = row.cancelled_at is not None or bool(row.reason)
+    progress = called_off(progress) if stopped else progress
+    end = outcome(progress, row.count)
     if end is None and stopped and not progress.running:
         end = End.FAILED if row.started_at else End.NOT_STARTED
     fields: dict[str, Any] = {"progress": as_json(progress)}
@@ -262,7 +268,7 @@ def _settle(row: Planned, progress: Progress) -> End | None:
         )
         fields |= {"finished_at": clock.now(), "ended": ended, "reason": by, "place": None, "waits": ""}
     Planned.objects.filter(pk=row.pk).update(**fields)
-    return end
+    return progress, end
 
 
 def _told(progress: Progress, count: int) -> str:

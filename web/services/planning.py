@@ -113,7 +113,8 @@ def edit(user: User, planned: Planned, **fields: Any) -> Planned:
         raise invalid(f"Nothing to change: give one or more of {', '.join(EditSpec().fields)}.")
     if asked.get("at_once", 1) > 1 and not planned.sweep:
         raise invalid("This is for a sweep.", "at_once")
-    if asked.get("begin_at"):
+    if "begin_at" in asked:
+        asked["begin_at"] = asked["begin_at"] or timezone.now()  # it waits from now on, and not from when it was made
         _require_future(asked["begin_at"].isoformat())
     if "priority" in asked:
         allowances.require_priority(allowances.limits_of(planned.owner), asked["priority"])
@@ -138,8 +139,15 @@ def hold(user: User, planned: Planned, note: str = "") -> Planned:
 
 
 def release(user: User, planned: Planned, note: str = "") -> Planned:
+    """What was held back waits from now on, and not from when it was made."""
     NoteSpec.parse({"note": note})
-    return _change(user, planned, "plan-released", {"held_at": None}, note=note)
+    fields: dict[str, Any] = {"held_at": None}
+
+    def check(row: Planned) -> None:
+        if row.held_at is not None:
+            fields["begin_at"] = max(timezone.now(), row.begin_at or timezone.now())
+
+    return _change(user, planned, "plan-released", fields, check, note=note)
 
 
 def cancel(user: User, planned: Planned, note: str = "") -> Planned:
