@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.test import Client
 from django.utils import timezone
 from hypothesis import given
@@ -91,6 +94,48 @@ def test_circle_made_by_an_edit_is_refused_with_its_names(ada, gpu):
         planning.edit(ada, first, after=[str(second.pk)])
     first.refresh_from_db()
     assert first.after == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_edits_at_once_that_would_make_a_circle_one_is_refused(ada, gpu, monkeypatch):
+    first, second = plan(ada, "first"), plan(ada, "second")
+    real, both, outcomes = planning._circle_through, threading.Barrier(2), list[str]()
+
+    def looked(*given: Any) -> list[str]:
+        found = real(*given)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # the other one has looked, too, or cannot before this one is done
+        return found
+
+    def edit(child: Planned, parent: Planned) -> None:
+        try:
+            planning.edit(ada, child, after=[str(parent.pk)])
+            outcomes.append("changed")
+        except Problem as problem:
+            outcomes.append(problem.field)
+        finally:
+            connections.close_all()
+
+    monkeypatch.setattr(planning, "_circle_through", looked)
+    threads = [threading.Thread(target=edit, args=pair) for pair in ((first, second), (second, first))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["after", "changed"]
+
+
+def test_again_plans_parents_first_also_where_a_younger_one_became_a_parent(ada, gpu):
+    never = {"ended": "not_started", "finished_at": timezone.now()}
+    root = plan(ada, "root")
+    grandchild = plan(ada, "grandchild")
+    child = plan(ada, "child", after=["root"])
+    planning.edit(ada, grandchild, after=["child"])
+    Planned.objects.filter(pk=root.pk).update(**never | {"ended": "failed"})
+    Planned.objects.filter(pk__in=[child.pk, grandchild.pk]).update(**never)
+    made = planning.again(ada, Planned.objects.get(pk=root.pk))
+    assert [each.name for each in made] == ["root", "child", "grandchild"]
+    assert [each.after[0]["id"] for each in made[1:]] == [str(made[0].pk), str(made[1].pk)]
 
 
 @given(st.dictionaries(st.integers(0, 7), st.frozensets(st.integers(0, 7), max_size=3), max_size=8), st.integers(0, 7))

@@ -124,12 +124,15 @@ def edit(user: User, planned: Planned, **fields: Any) -> Planned:
     def check(row: Planned) -> None:
         if "after" in asked and (row.started_at is not None):
             raise conflict(f'"{row.name}" has begun: what it was to begin after is over.', "after", code="has_begun")
-        if "after" in asked and (names := _circle_through(row, asked["after"])):
-            raise invalid(f"These would wait for each other: {' → '.join(names)}.", "after")
         if "priority" in asked:
             asked["spec"] = {**row.spec, "priority": asked["priority"]}
 
-    return _change(user, planned, "plan-changed", asked, check)
+    with transaction.atomic():
+        changed = _change(user, planned, "plan-changed", asked, check)
+        # Behind the audit log's entry, which has all others wait: of two edits that make a circle the second finds it.
+        if "after" in asked and (names := _circle_through(changed)):
+            raise invalid(f"These would wait for each other: {' → '.join(names)}.", "after")
+    return changed
 
 
 def hold(user: User, planned: Planned, note: str = "") -> Planned:
@@ -162,19 +165,31 @@ def again(user: User, planned: Planned) -> list[Planned]:
     _require_steering(user, planned, "launch again")
     if planned.finished_at is None:
         raise conflict(f'"{planned.name}" has not ended.', code="not_ended")
-    never = Planned.objects.filter(owner=planned.owner, ended=Ended.NOT_STARTED).order_by("created_at")
-    made = {str(planned.pk): planned}
-    chain = [planned]
-    for each in never:  # parents are older than what comes after them
-        if each != planned and any(after["id"] in made for after in each.after):
-            made[str(each.pk)] = each
-            chain.append(each)
+    chain = _never_began_because_of(planned)
     anew: dict[str, Planned] = {}
     with transaction.atomic():
         for each in chain:
             spec = PlannedSpec.parse(again_as(each, {old: str(new.pk) for old, new in anew.items()}))
             anew[str(each.pk)] = _plan(user, each.owner, spec, "", each)
     return list(anew.values())
+
+
+def _never_began_because_of(planned: Planned) -> list[Planned]:
+    """It, and all of the person's that never began because of it, each behind what it was to begin after: that may be
+    younger, as `after` can be changed."""
+    never = list(Planned.objects.filter(owner=planned.owner, ended=Ended.NOT_STARTED).exclude(pk=planned.pk))
+    parents = {str(each.pk): {its["id"] for its in each.after} for each in never}
+    reached, grown = {str(planned.pk)}, True
+    while grown:
+        more = {pk for pk, its in parents.items() if pk not in reached and its & reached}
+        reached, grown = reached | more, bool(more)
+    chain, left = [planned], [each for each in never if str(each.pk) in reached]
+    while left:
+        waiting = {str(each.pk) for each in left}
+        ready = [each for each in left if not parents[str(each.pk)] & waiting] or left  # of a circle, in any order
+        chain += ready
+        left = [each for each in left if each not in ready]
+    return chain
 
 
 def again_as(planned: Planned, instead: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -212,6 +227,7 @@ def rehome(node: Node) -> None:
 def end(planned: Planned, reason: str) -> None:
     """What no scheduler can start any more."""
     ended = Ended.FAILED if planned.started_at else Ended.NOT_STARTED
+    ended = Ended.CANCELLED if planned.cancelled_at else ended
     Planned.objects.open().filter(pk=planned.pk).update(
         finished_at=timezone.now(), ended=ended, reason=reason[:500], place=None, waits=""
     )
@@ -231,10 +247,9 @@ def circle(parents: Mapping[str, Collection[str]], start: str) -> list[str]:
     return []
 
 
-def _circle_through(planned: Planned, after: list[dict[str, Any]]) -> list[str]:
+def _circle_through(planned: Planned) -> list[str]:
     rows = {str(pk): (name, its) for pk, name, its in Planned.objects.open().values_list("pk", "name", "after")}
-    parents = {pk: [each["id"] for each in its] for pk, (_, its) in rows.items()}
-    way = circle({**parents, str(planned.pk): [each["id"] for each in after]}, str(planned.pk))
+    way = circle({pk: [each["id"] for each in its] for pk, (_, its) in rows.items()}, str(planned.pk))
     return [rows[pk][0] for pk in way if pk in rows]
 
 
