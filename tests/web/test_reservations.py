@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.core import reserved
+from scheduler.core.state import Reserve
 from tests.support.machine import GIB, make_container, make_gpu, make_node
 from tests.support.people import client_for, make_user
 from web.errors import Problem
@@ -23,7 +26,7 @@ from web.models.series import spans
 from web.people.roles import Role
 from web.services import attention
 from web.services.booked import coming, reservations
-from web.services.booked.capacity import Taken, worst
+from web.services.booked.capacity import Taken, together, worst
 from web.spec.booked import ReservationSpec
 
 DAY = timedelta(days=1)
@@ -61,6 +64,28 @@ def test_a_series_keeps_its_local_time_over_the_change_of_clocks(starts, zone, r
     found = spans(starts, zone, 90, repeat, 4)
     assert [f"{begin:%d %H}" for begin, _ in found] == begins
     assert {end - begin for begin, end in found} == {timedelta(minutes=90)}
+
+
+def test_a_daily_one_of_whole_days_never_overlaps_itself_when_a_day_has_23_hours():
+    found = spans("2026-03-27T08:00", "Europe/Berlin", 24 * 60, "daily", 4)
+    assert [(end - begin).total_seconds() / 3600 for begin, end in found] == [24, 23, 24, 24]
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(found))
+
+
+ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.none() | st.frozensets(st.sampled_from("abc"))))
+
+
+@given(ROWS)
+def test_what_is_taken_is_reckoned_as_the_core_reckons_what_is_kept(rows):
+    """One rule, in two places: the web side knows nothing of the scheduler's core."""
+    taken = [Taken(NOON, NOON + DAY, size, "", people, owner) for owner, size, people in rows]
+    held = [(each.owner, each.bytes) for each in taken if each.people is None]
+    here = [
+        Reserve(f"{number:03}", "g", each.bytes, each.people, 0, 1)
+        for number, each in enumerate(taken)
+        if each.people is not None
+    ]
+    assert together(taken) == sum(size for _, size in held) + sum(left for _, left in reserved.left(here, held))
 
 
 TAKEN = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(1, 8)), max_size=12)
@@ -233,6 +258,28 @@ def test_one_that_has_begun_can_be_ended_and_its_memory_reserved_by_others(ada, 
     assert other.post("/api/v1/reservations/", body()).status_code == 409
     assert client.delete(f"/api/v1/reservations/{made.pk}/").status_code == 204
     assert other.post("/api/v1/reservations/", body()).status_code == 201
+
+
+@pytest.mark.django_db
+def test_what_people_hold_within_their_own_reservation_is_not_counted_twice(ada, client, gpu):
+    make_container(ada, "train", gpu, quota=2 * GIB, guaranteed=True)
+    assert client.post("/api/v1/reservations/", body(gpu_memory="3GiB")).status_code == 201
+    other = client_for(make_user("bob"))
+    assert other.post("/api/v1/reservations/", body(gpu_memory="3GiB")).status_code == 409
+    assert other.post("/api/v1/reservations/", body(gpu_memory="2GiB")).status_code == 201
+
+
+@pytest.mark.django_db
+def test_the_time_of_a_person_whose_account_is_off_is_not_promised_to_others(admin, ada, client, gpu):
+    made = client.post("/api/v1/reservations/", body(gpu_memory="3GiB")).json()["id"]
+    other, now = client_for(make_user("bob")), timezone.now()
+    User.objects.filter(pk=ada.pk).update(is_active=False)
+    assert reservations.due([gpu.pk], now, now + 3 * DAY, {}) == []  # kept for nobody
+    large = make_container(make_user("eve"), "large", gpu, quota=5 * GIB)
+    assert coming.said_to(large) == ""
+    assert other.post("/api/v1/reservations/", body(gpu_memory="3GiB")).status_code == 409  # ada may be back
+    assert client_for(admin).delete(f"/api/v1/reservations/{made}/").status_code == 204
+    assert other.post("/api/v1/reservations/", body(gpu_memory="3GiB")).status_code == 201
 
 
 @pytest.mark.django_db(transaction=True)

@@ -73,8 +73,9 @@ class Announcement(models.Model):
 
 class ReservationQuerySet(models.QuerySet["Reservation"]):
     def open(self, now: datetime) -> ReservationQuerySet:
-        """Those of which something is still to come, of people whose accounts are on. The first made first."""
-        return self.filter(Q(user=None) | Q(user__is_active=True), over_at__gt=now).order_by("pk")
+        """Those of which something is still to come, the first made first. Also of people whose accounts are off: it is
+        kept for nobody then, and is theirs again once they are on."""
+        return self.filter(over_at__gt=now).order_by("pk")
 
     def whole(self) -> ReservationQuerySet:
         cards = models.Prefetch("cards", ReservedGpu.objects.select_related("gpu__node"))

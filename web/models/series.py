@@ -14,12 +14,11 @@ def spans(starts: str, zone: str, minutes: int, repeat: str, times: int) -> list
     """Begin and end of each, in UTC.
 
     `starts` is a local time without a zone. Each of a series begins at that local time of its own day, and lasts as
-    many minutes. Where the change of clocks leaves a time out, it is as much later; of one that comes twice, the first
-    counts.
+    many minutes, but no longer than until the next one begins: the day on which clocks go forward has 23 hours. Where
+    the change of clocks leaves a time out, it is as much later; of one that comes twice, the first counts.
     """
     first, there = datetime.fromisoformat(starts), ZoneInfo(zone)
-    found = []
-    for number in range(min(times, MOST_TIMES)):
-        begins = (first + number * PERIODS[repeat]).replace(tzinfo=there).astimezone(UTC)
-        found.append((begins, begins + timedelta(minutes=minutes)))
-    return found
+    days = [first + number * PERIODS[repeat] for number in range(min(times, MOST_TIMES))]
+    begins = [day.replace(tzinfo=there).astimezone(UTC) for day in days]
+    ends = [begin + timedelta(minutes=minutes) for begin in begins]
+    return [(begin, min(end, after)) for begin, end, after in zip(begins, ends, [*begins[1:], ends[-1]], strict=True)]

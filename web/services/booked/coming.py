@@ -100,13 +100,14 @@ def _reserved(now: datetime) -> Iterator[Coming]:
     spans = {each.pk: each.spans for each in found}
     for each in found:
         begins, ends = next((span for span in spans[each.pk] if span[0] > now), (now, now))
-        if begins == now:
+        if begins == now or not (people := people_of(each)):
             continue
         for card in each.cards.all():
             together = sum(
                 card.gpu.most if other.gpu_memory is None else other.gpu_memory
                 for other in found
                 if any(mine.gpu_id == card.gpu_id for mine in other.cards.all())
+                and people_of(other)
                 and any(start <= begins < end for start, end in spans[other.pk])
             )
             size = card.gpu.most if each.gpu_memory is None else each.gpu_memory
@@ -115,7 +116,7 @@ def _reserved(now: datetime) -> Iterator[Coming]:
                 f"{format_size(size)} of GPU {card.gpu.index} of {card.gpu.node.name} is reserved for {each.holder} "
                 f"from {begins:%Y-%m-%d %H:%M} to {ends:%Y-%m-%d %H:%M} UTC. {becomes}"
             )
-            yield Coming(begins, said, None, card.gpu_id, card.gpu.most - together, people_of(each))
+            yield Coming(begins, said, None, card.gpu_id, card.gpu.most - together, people)
 
 
 def said_to(container: Container) -> str:

@@ -179,13 +179,15 @@ def _taken(cards: Sequence[Gpu], made: Reservation, now: datetime) -> dict[int, 
         for mine in each.cards.all():
             if mine.gpu_id in found:
                 size = mine.gpu.most if each.gpu_memory is None else each.gpu_memory
-                found[mine.gpu_id] += [Taken(begins, ends, size, each.holder) for begins, ends in each.spans]
+                people = people_of(each)
+                found[mine.gpu_id] += [Taken(*span, size, each.holder, people) for span in each.spans]
     if made.if_short == Short.SHORT:
         for claim in immovable(cards):
-            if claim.container.owner.get_username() not in people_of(made):
+            owner = claim.container.owner.get_username()
+            if owner not in people_of(made):
                 ends = claim.container.ends_by or datetime.max.replace(tzinfo=now.tzinfo)
-                by = f"{claim.container.name} of {claim.container.owner.get_username()}, which cannot be moved"
-                found[claim.gpu_id].append(Taken(now, ends, claim.quota, by))
+                by = f"{claim.container.name} of {owner}, which cannot be moved"
+                found[claim.gpu_id].append(Taken(now, ends, claim.quota, by, owner=owner))
     return found
 
 
