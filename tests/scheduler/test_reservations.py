@@ -164,3 +164,17 @@ async def test_one_that_is_taken_back_gives_its_memory_to_who_waits(lab: InProce
     await query(Reservation.objects.update, over_at=date(lab))
     lab.up.reservations.wake()
     await lab.says(bobs, "holding")
+
+
+async def test_between_two_times_of_a_series_without_a_gap_nobody_else_gets_it(lab: InProcess) -> None:
+    begins = await reserve(lab, minutes=1440, repeat="daily", times=3, over_at=date(lab) + timedelta(days=4))
+    await comes(lab, begins + 2)
+    adas = await lab.launch(*ADAS, gpu_memory=3 * GIB, owner="ada")  # so that it is not lent
+    await lab.says(adas, "holding")
+    bobs, _ = await lab.start_launch(*HOLDS, gpu_memory=4 * GIB, owner="bob")
+    await lab.until(bobs, "suspended")
+    await comes(lab, begins + 86400 - 5)
+    await lab.command("kill", adas)
+    await comes(lab, begins + 86400 + 20)
+    assert free_for(lab, "ada") >= 3 * GIB
+    assert (await lab.get(bobs)).state == "suspended"

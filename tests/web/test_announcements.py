@@ -14,7 +14,7 @@ from django.utils import timezone
 from tests.notifying.conftest import turn
 from tests.support.machine import make_container, make_gpu, make_node
 from tests.support.people import client_for, make_user
-from web.models import AllocationEvent, Announcement, Command, Container, Delivery, Gpu, Node, Notice, Wish
+from web.models import AllocationEvent, Announcement, AuditEntry, Command, Container, Delivery, Gpu, Node, Notice, Wish
 from web.people.roles import Role
 from web.services import attention
 from web.services.booked import announcements, coming
@@ -124,6 +124,20 @@ def test_a_window_begins_once_and_is_ended_by_a_person(admin, ada, gpu, then, ki
     concerned = [] if kind is None else [train] if then == Then.MOVE else [train, out]
     found.sort(key=lambda row: row[0].name, reverse=True)
     assert found == [(each, kind, arguments, admin) for each in concerned]
+
+
+def test_a_window_of_a_gpu_takes_that_out_of_service_and_no_node(admin, ada, gpu):
+    begins = window(admin, gpu=gpu.uuid, then="end").begins_at
+    train = make_container(ada, "train", gpu, node=gpu.node)
+    make_container(ada, "beside", make_gpu(gpu.node, 1), node=gpu.node)
+    turn(begins)
+    assert not Node.objects.exclude(drained_at=None).exists()
+    drain, kill = Command.objects.order_by("pk")
+    said = Announcement.objects.get().said
+    assert (drain.kind, drain.node, drain.arguments) == ("drain-gpu", gpu.node, {"gpu": gpu.uuid, "reason": said})
+    assert (kill.kind, kill.container) == ("kill", train)
+    entry = AuditEntry.objects.get(action="drain-gpu")
+    assert (entry.actor, entry.subject) == ("root", gpu.uuid)
 
 
 def test_two_that_look_begin_it_once_and_what_fails_half_way_is_as_if_it_had_not_begun(admin, ada, gpu, monkeypatch):

@@ -1,4 +1,5 @@
-"""Notices and windows of maintenance: made and withdrawn by admins; a window drains its nodes when it begins.
+"""Notices and windows of maintenance: made and withdrawn by admins; a window drains its nodes, or takes its GPU out of
+service, when it begins.
 
 A window's begin is carried out once, whichever web process looks and wherever it is killed: one transaction notes that
 it has begun and writes all that follows from it. After it a person undrains the nodes, who knows that the work is done.
@@ -6,7 +7,9 @@ it has begun and writes all that follows from it. After it a person undrains the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
@@ -80,19 +83,27 @@ def _begin(window: Announcement) -> None:
     if window.gpu is None:
         for node in [window.node] if window.node else Node.objects.listed():
             nodes.drain_for(window.made_by, node, note=window.said)
-    if window.then == Then.STAY:
-        return
     by = get_user_model().objects.filter(username=window.made_by).first()
-    move = window.then == Then.MOVE
-    kind = Command.Kind.PAUSE if move else Command.Kind.KILL
-    arguments: dict[str, Any] = {"free_memory": True} if move else {"grace": GRACE}
-    there = list(containers_of(window).filter(swapped_at=None) if move else containers_of(window))
-    for container in there:
-        Command.objects.create(kind=kind, container=container, node_id=container.node_id, issued_by=by,
-                               arguments=arguments, note=window.said[:500])  # fmt: skip
-        audit.record(window.made_by, str(kind), container.pk, name=container.name, note=window.said, **arguments)
-    for pk in {container.node_id for container in there}:
-        transaction.on_commit(lambda pk=pk: hint(pk))  # type: ignore[misc]
+    orders = list(_orders(window))
+    for node_id, kind, container, arguments in orders:
+        note, named = (window.said, {"name": container.name, "note": window.said}) if container else ("", {})
+        Command.objects.create(kind=kind, container=container, node_id=node_id, issued_by=by, arguments=arguments,
+                               note=note[:500])  # fmt: skip
+        subject = container.pk if container else arguments["gpu"]
+        audit.record(window.made_by, str(kind), subject, **named, **arguments)
+    for pk in {node_id for node_id, *_ in orders}:
+        transaction.on_commit(partial(hint, pk))
+
+
+def _orders(window: Announcement) -> Iterator[tuple[int | None, Command.Kind, Container | None, dict[str, Any]]]:
+    """What schedulers are to do, those of which nodes: of a card's service its scheduler is the one to say."""
+    if window.gpu is not None:
+        yield window.gpu.node_id, Command.Kind.DRAIN, None, {"gpu": window.gpu.uuid, "reason": window.said[:500]}
+    for each in containers_of(window):
+        if window.then == Then.MOVE and each.swapped_at is None:
+            yield each.node_id, Command.Kind.PAUSE, each, {"free_memory": True}
+        elif window.then == Then.END:
+            yield each.node_id, Command.Kind.KILL, each, {"grace": GRACE}
 
 
 def containers_of(window: Announcement) -> QuerySet[Container]:

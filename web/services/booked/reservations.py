@@ -245,19 +245,25 @@ def due(gpus: Sequence[int], now: datetime, until: datetime, begun: Mapping[int,
     """What is in force on these GPUs now, or begins before `until`. For a scheduler.
 
     `begun`: of those that it has in force (by `Due.row`), when they began: whatever the date is by now, they are so
-    until it knows that they are over, or a person ends them.
+    until it knows that they are over, or a person ends them. Times of a series without a gap between them are one: at
+    the moment between two of them nobody else is to get what is kept.
     """
     known = Reservation.objects.filter(Q(cards__in=list(begun)) | Q(pk__in=Reservation.objects.open(now).values("pk")))
     found = []
     for each in known.filter(cards__gpu__in=gpus).distinct().whole():
         cards = [card for card in each.cards.all() if card.gpu_id in gpus]
         since = {begun[card.pk] for card in cards if card.pk in begun}
-        span = next((span for span in each.spans if span[0] in since), None) or each.next_span(now)
-        people = people_of(each)
-        if span is None or span[0] > until or not people:
+        spans, people = each.spans, people_of(each)
+        first = next((span for span in spans if span[0] in since), None) or each.next_span(now)
+        if first is None or first[0] > until or not people:
             continue
-        name, ends_others = f"{each}, {span[0]:%m-%d %H:%M}", each.if_short == Short.END
-        found += [Due(card.pk, name, card.gpu.uuid, each.gpu_memory, people, *span, ends_others) for card in cards]
+        begins, ends = first
+        for span in spans:
+            ends = span[1] if span[0] == ends else ends
+        name, ends_others = f"{each}, {begins:%m-%d %H:%M}", each.if_short == Short.END
+        found += [
+            Due(card.pk, name, card.gpu.uuid, each.gpu_memory, people, begins, ends, ends_others) for card in cards
+        ]
     return found
 
 
