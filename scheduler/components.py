@@ -196,7 +196,9 @@ class Components:
         late = round(self.watchdog.take_worst(), 3)
         self.store.node(
             seen_at=clock.now(), engine_error=self.engine.away[:500], late=late,
-            figures=self.store.figures.told(**self.store.progress(), turns=self.turns.given),
+            figures=self.store.figures.told(
+                **self.store.progress(), turns=self.turns.given, swap_memory=self.swapping.budget
+            ),
         )  # fmt: skip
         self.report.publish()
         self.memory.look()

@@ -22,6 +22,7 @@ from web.errors import Problem, conflict, forbidden, invalid, not_found
 from web.models import Claim, Container, Gpu, Reservation, ReservedGpu, series
 from web.people import allowances
 from web.people.roles import Deed, account_that_launches, require, rights_of
+from web.services.booked import host_memory
 from web.services.booked.capacity import Taken, worst
 from web.services.issuing import hint
 from web.sizes import format_size
@@ -154,7 +155,7 @@ def _choose(made: Reservation, asked: int | list[str], node: str, spans: Spans, 
         raise invalid("One of these GPUs is not here.", "gpus")
     count = len(cards) if isinstance(asked, list) else asked
     taken = _taken(cards, made, now)
-    why = {card: _why_not(card, made, spans, taken[card.pk]) for card in cards}
+    why = {card: _why_not(card, made, spans, taken[card.pk]) or _cannot_move(card, made, spans) for card in cards}
     if isinstance(asked, list):
         if len({card.node_id for card in cards}) > 1:
             raise invalid("The GPUs of a reservation are on one node.", "gpus")
@@ -197,6 +198,14 @@ def immovable(cards: Iterable[Gpu]) -> Iterable[Claim]:
     stays |= ~Q(gpu__node__cannot_swap="")
     live = Claim.objects.filter(stays, gpu__in=cards, container__finished_at=None)
     return live.select_related("container__owner").exclude(container__started_at=None)
+
+
+def _cannot_move(card: Gpu, made: Reservation, spans: Spans) -> str:
+    """Why others cannot be moved out of its way in time; empty: they can, or end."""
+    if made.if_short == Short.END:
+        return ""
+    size = card.most if made.gpu_memory is None else made.gpu_memory
+    return host_memory.why_not(card, size, [begins for begins, _ in spans], people_of(made), immovable([card]))
 
 
 def _why_not(card: Gpu, made: Reservation, spans: Spans, taken: Sequence[Taken]) -> str:
