@@ -79,7 +79,9 @@ class Components:
     def put_together(self, policy: str) -> None:
         """Nothing is done yet. What is called before it is made here is called by name, and later."""
         gpus, engine, store = self.gpus, self.engine, self.store
-        self.broker = broker = Broker(store, gpus.contexts, State(policy=policy), Listeners(
+        # Whether memory can be moved is found out as it starts (say_who_gives_way); nobody is asked to move before.
+        state = State(policy=policy, preemption=Preemption(able=False))
+        self.broker = broker = Broker(store, gpus.contexts, state, Listeners(
             changed=self._changed,
             answered=lambda live: self.sessions.answered(live),
             restore=lambda container: self.swapping.swap_in(container),

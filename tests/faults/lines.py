@@ -16,6 +16,8 @@ ACTING = (
     "scheduler/worker.py", "scheduler/components.py", "scheduler/starting.py", "scheduler/store/*.py",
     "scheduler/containers/*.py", "scheduler/sessions/*.py",
     "scheduler/card/*.py", "scheduler/monitors/*.py", "scheduler/monitors/turns/*.py", "web/audit/*.py",
+    "scheduler/core/planned/*.py", "scheduler/core/reserved/*.py",
+    "web/services/booked/reservations.py",  # the rest of it runs in web processes: tests/web/test_booked_killed.py
 )  # fmt: skip
 LEFT_OUT = (
     "web/audit/verifying.py", "web/audit/reading.py", "scheduler/monitors/foreign_processes.py",  # they only read
@@ -23,10 +25,10 @@ LEFT_OUT = (
     "scheduler/card/speeds.py",  # it only reckons
     "scheduler/monitors/verifying.py", "scheduler/monitors/contexts.py",  # daily; once after a start
 )  # fmt: skip
-# See plays.py, failing.py, awaited.py, broken_off.py, turning.py, later.py.
+# See plays.py, failing.py, awaited.py, broken_off.py, turning.py, later.py, booked.py.
 PLAYS = (
     "everyday", "away", "refused", "swapped", "waits", "failing", "unmoved", "given", "awaited", "cut", "stirs",
-    "turns", "stuck", "unnamed", "later",
+    "turns", "stuck", "unnamed", "later", "booked",
 )  # fmt: skip
 # misbehaving_programs.py, turning.py: the image for Docker has no Python
 ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("environments",)}

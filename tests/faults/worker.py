@@ -174,6 +174,7 @@ class Rounds:
 def _scene(world: World, name: str) -> Scene:
     from tests.faults import (
         awaited,
+        booked,
         broken_off,
         failing,
         handed,
@@ -188,6 +189,7 @@ def _scene(world: World, name: str) -> Scene:
 
     modules = (
         awaited,
+        booked,
         later,
         broken_off,
         failing,

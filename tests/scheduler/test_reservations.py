@@ -34,8 +34,8 @@ def date(host: InProcess) -> datetime:
     return datetime.fromtimestamp(host.clock.wall(), UTC)
 
 
-async def reserve(host: InProcess, after: float = SOON, **fields: Any) -> float:
-    """3 GiB for ada, from the next full minute after so long. The loop's time when it begins."""
+async def reserve(host: InProcess, after: float = SOON, up: bool = True, **fields: Any) -> float:
+    """3 GiB for ada, from the next full minute after so long. The loop's time when it begins. `up`: it is heard of."""
     at = (date(host) + timedelta(seconds=after + 60)).replace(second=0, microsecond=0)
 
     def write() -> None:
@@ -45,8 +45,9 @@ async def reserve(host: InProcess, after: float = SOON, **fields: Any) -> float:
         ReservedGpu.objects.create(reservation=made, gpu=Gpu.objects.get())
 
     await query(write)
-    host.up.reservations.wake()
-    await host.eventually(lambda: host.up.broker.state.reserves)
+    if up:
+        host.up.reservations.wake()
+        await host.eventually(lambda: host.up.broker.state.reserves)
     return host.loop.time() + (at - date(host)).total_seconds()
 
 
@@ -178,3 +179,15 @@ async def test_between_two_times_of_a_series_without_a_gap_nobody_else_gets_it(l
     await comes(lab, begins + 86400 + 20)
     assert free_for(lab, "ada") >= 3 * GIB
     assert (await lab.get(bobs)).state == "suspended"
+
+
+@pytest.mark.parametrize("if_short", ["short", "end"])
+async def test_a_scheduler_that_starts_within_one_moves_holders_once_it_can(lab: InProcess, if_short: str) -> None:
+    """Whether memory can be moved it learns only as it starts; until then nobody is refused a move, or ended for it."""
+    bobs = await lab.launch(*HOLDS, gpu_memory=4 * GIB, owner="bob")
+    await lab.says(bobs, "holding")
+    await lab.stop()
+    await reserve(lab, after=-120, up=False, if_short=if_short)
+    await lab.start()
+    await lab.until(bobs, "swapped")
+    assert await lab.events(bobs, "not_moved") == []
