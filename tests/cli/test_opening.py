@@ -9,16 +9,16 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
+import h11
 import httpx
 import pytest
 
-from appliance.cli.errors import Problem
 from appliance.cli.opening.accounts import is_ours
-from appliance.cli.opening.command import label
-from appliance.cli.opening.heads import Names, Near, serve
+from appliance.heads import Names, Near, OwnAnswer, Passing, Route, Way, require_own
+from appliance.hostnames import label
 from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import Appliance
-from tests.support.eventually import PATIENCE
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.terminal import Terminal
 
 OWN, INNER = "lab-8888.localhost:9000", "localhost:8888"
@@ -34,9 +34,8 @@ async def pair(answer: bytes) -> AsyncIterator[tuple[Near, list[bytes]]]:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.read(1 << 16):
             asked.append(head)
-            if answer:
-                writer.write(answer)
-            else:
+            writer.write(answer)
+            if not answer or answer.startswith(b"HTTP/1.1 101"):
                 break
         writer.close()
 
@@ -45,8 +44,9 @@ async def pair(answer: bytes) -> AsyncIterator[tuple[Near, list[bytes]]]:
         yield Near(*await asyncio.open_connection(*server.sockets[0].getsockname())), asked
 
 
-async def asked(request: str, answer: bytes = OK, problem: Problem | None = None) -> tuple[bytes, list[bytes]]:
-    """What the browser gets that sends this and then nothing more, and what the application was asked."""
+async def asked(request: str, answer: bytes = OK, problem: OwnAnswer | None = None) -> tuple[bytes, list[bytes]]:
+    """What the browser gets that sends this and nothing more after it, and what the application was asked."""
+    names = Names(f"http://{OWN}", INNER)
     async with pair(answer) as (application, heard):
 
         async def dial() -> Near:
@@ -54,19 +54,30 @@ async def asked(request: str, answer: bytes = OK, problem: Problem | None = None
                 raise problem
             return application
 
-        async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await serve(Near(reader, writer), dial, Names(OWN, INNER))
+        async def route(asked: h11.Request) -> Way:
+            require_own(asked, names)
+            return Way("lab", names, dial)
 
-        server = await asyncio.start_server(one, "127.0.0.1", 0)
-        async with server, asyncio.timeout(PATIENCE):
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            writer.write(request.encode())
-            writer.write_eof()
-            got = await reader.read()
-            for end in (application, Near(reader, writer)):
-                with contextlib.suppress(ConnectionError):
-                    await end.close()
+        before, line, last = request.rpartition(" HTTP/1.1\r\n")
+        if line and "Upgrade: " not in last:
+            request = f"{before}{line}Connection: close\r\n{last}"
+        got = await answered(request.encode(), route)
+        with contextlib.suppress(ConnectionError):
+            await application.close()
         return got, heard
+
+
+async def answered(request: bytes, route: Route) -> bytes:
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Passing(Near(reader, writer), route).serve()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    async with server, asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(request)
+        got = await reader.read()
+        writer.close()
+        return got
 
 
 @pytest.mark.parametrize(
@@ -117,11 +128,11 @@ async def test_after_an_upgrade_bytes_pass_as_they_are() -> None:
         ("no HTTP at all\r\n\r\n", OK, None, b"400"),
         (f"{HEAD}\r\n", b"no HTTP at all\r\n\r\n", None, b"502"),
         (f"{HEAD}\r\n", b"", None, b"502"),
-        (f"{HEAD}\r\n", OK, Problem("Nothing listens on port 8888 yet."), b"502"),
+        (f"{HEAD}\r\n", OK, OwnAnswer(502, "Nothing listens on port 8888 yet."), b"502"),
     ],
 )
 async def test_what_makes_no_sense_is_answered(
-    request_: str, answer: bytes, problem: Problem | None, status: bytes
+    request_: str, answer: bytes, problem: OwnAnswer | None, status: bytes
 ) -> None:
     got, told = await asked(request_, answer, problem)
     assert got.startswith(b"HTTP/1.1 " + status), got
@@ -148,6 +159,83 @@ async def test_an_application_sets_cookies_of_its_own_name_only() -> None:
     assert b"set-cookie: a=1; path=/; httponly\r\n" in answer.lower()
 
 
+@pytest.mark.parametrize(
+    "header", ['Clear-Site-Data: "cookies"', 'Alt-Svc: h2=":20001"', "Set-Cookie: __Host-Http-gpushare=mine; Path=/"]
+)
+async def test_an_answer_reaches_nothing_beyond_the_application(header: str) -> None:
+    answer, _ = await asked(f"{HEAD}\r\n", f"HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: 2\r\n\r\nhi".encode())
+    assert header.partition(":")[0].lower().encode() not in answer.lower()
+    assert answer.endswith(b"hi")
+
+
+@pytest.mark.parametrize(
+    ("sent", "heard"),
+    [("__Host-Http-gpushare=secret", None), ("a=1; __HOST-http-GPUSHARE-state=secret; b=2", "a=1; b=2")],
+)
+async def test_the_door_s_cookies_and_what_a_proxy_says_reach_no_application(sent: str, heard: str | None) -> None:
+    said = f"Cookie: {sent}\r\nX-Forwarded-Host: gpu1\r\nForwarded: for=1.2.3.4\r\nX-Real-IP: 1.2.3.4\r\n"
+    _, told = await asked(f"{HEAD}{said}\r\n")
+    asking = told[0].decode().lower()
+    assert "secret" not in asking
+    assert "1.2.3.4" not in asking
+    assert "gpu1" not in asking
+    assert (f"cookie: {heard}\r\n" in asking) if heard else ("cookie" not in asking)
+
+
+async def test_an_application_that_has_hung_up_in_between_is_dialled_anew() -> None:
+    """As Node does after five seconds; a browser sends its next request by the same connection all the same."""
+    dialled: list[Near] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        writer.close()
+        await writer.wait_closed()
+
+    async def dial() -> Near:
+        dialled.append(Near(*await asyncio.open_connection(*application.sockets[0].getsockname())))
+        return dialled[-1]
+
+    async def route(_: h11.Request) -> Way:
+        await eventually(lambda: not dialled or dialled[-1].has_ended)
+        return Way("lab", Names(f"http://{OWN}", INNER), dial)
+
+    application = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with application:
+        both = f"{HEAD}\r\n{HEAD}Connection: close\r\n\r\n"
+        assert (await answered(both.encode(), route)).count(b"HTTP/1.1 200") == 2
+    assert len(dialled) == 2
+
+
+async def test_a_browser_that_leaves_while_an_application_thinks_is_noticed() -> None:
+    thinks, left = asyncio.Event(), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        thinks.set()
+        await reader.read()
+        writer.close()
+        left.set()
+
+    async def dial() -> Near:
+        return Near(*await asyncio.open_connection(*application.sockets[0].getsockname()))
+
+    async def route(_: h11.Request) -> Way:
+        return Way("lab", Names(f"http://{OWN}", INNER), dial)
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Passing(Near(reader, writer), route).serve()
+
+    application = await asyncio.start_server(talk, "127.0.0.1", 0)
+    door = await asyncio.start_server(one, "127.0.0.1", 0)
+    async with application, door, asyncio.timeout(PATIENCE):
+        _, writer = await asyncio.open_connection(*door.sockets[0].getsockname())
+        writer.write(f"{HEAD}\r\n".encode())
+        await thinks.wait()
+        writer.close()
+        await left.wait()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another account")
 async def test_another_account_of_this_machine_is_not_let_in() -> None:
     seen: asyncio.Queue[bool] = asyncio.Queue()
@@ -169,9 +257,8 @@ async def test_another_account_of_this_machine_is_not_let_in() -> None:
     ("name", "shown"), [("lab", "lab"), ("Ada_s.Lab", "ada-s-lab"), ("..", "container"), ("x" * 80, "x" * 48)]
 )
 def test_a_name_becomes_a_part_of_a_host_name_that_no_other_container_has(name: str, shown: str) -> None:
-    one, other = ({"name": name, "id": f"{start}-0000"} for start in ("12345678", "abcdef01"))
-    assert label(one) == f"{shown}-12345678"
-    assert label(other) == f"{shown}-abcdef01"
+    for start in ("12345678", "abcdef01"):
+        assert label(name, f"{start}-0000") == f"{shown}-{start}"
 
 
 @pytest.fixture(scope="module")

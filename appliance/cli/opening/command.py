@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import Annotated
 
 import typer
 
 from appliance.cli import options
-from appliance.cli.client import Json
 from appliance.cli.output import show
-
-LABEL = 63  # characters of one part of a host name
+from appliance.hostnames import label
 
 
 def open_(
@@ -43,12 +40,6 @@ def open_(
         show({"url": address}, as_json, lambda it: it["url"])
 
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(Opened(client, found, label(found), browser=browser).run(port, local_port, path, tell))
-
-
-def label(container: Json) -> str:
-    """The first part of a host name that is this container's alone: cookies know no ports, and a later container of the
-    same name, or of one that looks alike here, is to have none of this one's."""
-    end = f"-{container['id'][:8]}"
-    name = re.sub(r"[^a-z0-9]+", "-", container["name"].lower()).strip("-")
-    return (name[: LABEL - len(f"{end}-65535")].rstrip("-") or "container") + end
+        asyncio.run(
+            Opened(client, found, label(found["name"], found["id"]), browser=browser).run(port, local_port, path, tell)
+        )

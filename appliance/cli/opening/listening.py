@@ -7,12 +7,14 @@ import signal
 import webbrowser
 from collections.abc import Callable
 
+import h11
+
 from appliance.cli.client import Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.opening.accounts import is_ours
-from appliance.cli.opening.heads import Names, Near, serve
 from appliance.cli.opening.tunnel import Tunnel, dial
 from appliance.cli.output import note
+from appliance.heads import Names, Near, OwnAnswer, Passing, Way, require_own
 
 AGAIN = 0.5  # seconds until it is looked again whether the application listens
 
@@ -62,5 +64,16 @@ class Opened:
         if not is_ours(writer.get_extra_info("peername"), writer.get_extra_info("sockname")):
             writer.close()
             return
-        names = Names(self._own, f"localhost:{self._inner}")
-        await serve(Near(reader, writer), lambda: dial(self._client, self._container["id"], self._inner), names)
+        await Passing(Near(reader, writer), self._route).serve()
+
+    async def _route(self, request: h11.Request) -> Way:
+        names = Names(f"http://{self._own}", f"localhost:{self._inner}")
+        require_own(request, names)
+        return Way(self._inner, names, self._dial)
+
+    async def _dial(self) -> Tunnel:
+        try:
+            return await dial(self._client, self._container["id"], self._inner)
+        except Problem as problem:
+            status = problem.status if problem.status in (429, 503) else 502
+            raise OwnAnswer(status, problem.line()) from None

@@ -22,6 +22,10 @@ class Tunnel:
     def __init__(self, socket: ClientConnection, port: int) -> None:
         self._socket, self.port = socket, port
 
+    @property
+    def has_ended(self) -> bool:
+        return self._socket.close_code is not None
+
     async def read(self) -> bytes:
         """Empty once the application has hung up."""
         from websockets.exceptions import ConnectionClosed
