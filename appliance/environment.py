@@ -26,6 +26,8 @@ NO_SETTINGS = re.compile(
     re.DOTALL,
 )
 
+_WILDCARD = re.compile(r"\*(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+(:[0-9]{1,5})?")
+
 _settings: set[str] = set()  # that were read, whatever they said
 
 
@@ -101,6 +103,34 @@ def require_tls(name: str, address: str) -> None:
         )
 
 
+def wildcard(name: str) -> str:
+    """What stands behind the star of "*.apps.lab.example" or "*.apps.lab.example:8443"; empty where nothing is said."""
+    given = text(name).lower()
+    if given and not _WILDCARD.fullmatch(given):
+        raise ImproperlyConfigured(f"{name} is {given!r}. It is a star and a domain: *.apps.lab.example.")
+    return given.removeprefix("*.")
+
+
+def require_apart(name: str, domain: str, page: str, allowed: str, *, is_allowed: bool) -> None:
+    """The names of applications, all below `domain`, and that of the dashboard, at `page`, have to be two sites.
+
+    A page sets cookies for its whole site, and pushes out older ones of it. Without a list of public suffixes, two
+    names are taken for one site if their last two parts are the same.
+    """
+    apps, dashboard = (urlsplit(each).hostname or "" for each in (f"//{domain}", page))
+    if f".{dashboard}".endswith(f".{apps}"):
+        raise ImproperlyConfigured(
+            f"{name} is *.{domain}, and the dashboard at {page} is one of these names. Give applications a domain in "
+            "which there is nothing else."
+        )
+    if not is_allowed and apps.split(".")[-2:] == dashboard.split(".")[-2:]:
+        raise ImproperlyConfigured(
+            f"{name} is *.{domain}, and the dashboard is at {page}: to a browser both are the same site. An "
+            "application could set cookies for the dashboard and sign people out of it, but not read its session. Use "
+            f"another domain (*.lab-apps.example), or accept this with {allowed}=1."
+        )
+
+
 def hexadecimal(name: str, digits: int) -> str:
     """So many hexadecimal digits; empty where there are none."""
     given = text(name).lower()
@@ -128,9 +158,9 @@ def networks(name: str) -> list[str]:
     return found
 
 
-def listener(name: str, host: str) -> tuple[str, int] | None:
+def listener(name: str, host: str, default: str = "") -> tuple[str, int] | None:
     """An address to listen at: "2222" at `host`, "0.0.0.0:2222", "[::]:2222"; None where nothing is said."""
-    if not (given := text(name)):
+    if not (given := text(name, default)):
         return None
     address, _, number = given.rpartition(":")
     if not number.isdecimal() or int(number) > HIGHEST_PORT:

@@ -22,6 +22,7 @@ import h11
 
 HEAD_LIMIT = 64 << 10  # bytes
 CHUNK = 64 << 10
+LABEL = 63  # characters of one part of a host name
 AGAIN = "5"  # seconds, where there is no place just now
 OURS = b"__host-http-gpushare"  # how cookies of the door begin, in small letters: no application sees or sets one
 _DOMAIN = re.compile(rb"\s*domain\s*(=|$)", re.IGNORECASE)
@@ -31,7 +32,25 @@ _OF_PROXIES = re.compile(rb"forwarded|x-forwarded-.*|x-real-ip")
 # to another port of this host.
 _BEYOND = {b"clear-site-data", b"alt-svc"}
 
+_OWN_PAGE = (
+    ("Cache-Control", "no-store"),
+    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+    ("X-Content-Type-Options", "nosniff"),
+)
+CLOSES_WITHIN = 5.0  # seconds in which what was written may still be read
+
 Headers = Iterable[tuple[bytes, bytes]]
+
+
+def label(name: str, key: str) -> str:
+    """The first part of a host name that is this container's alone, without the port that follows. `key`: its id.
+
+    Cookies know no ports, and a later container of the same name, or of one that looks alike here, is to have none of
+    this one's.
+    """
+    end = f"-{key[:8]}"
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return (plain[: LABEL - len(f"{end}-65535")].rstrip("-") or "container") + end
 
 
 class OwnAnswer(Exception):
@@ -71,7 +90,11 @@ class Near:
 
     async def close(self) -> None:
         self._writer.close()
-        await self._writer.wait_closed()
+        try:
+            async with asyncio.timeout(CLOSES_WITHIN):
+                await self._writer.wait_closed()
+        except TimeoutError:
+            self._writer.transport.abort()
 
 
 class Names:
@@ -242,7 +265,7 @@ class Passing:
         headers = [
             ("Content-Type", kind),
             ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
+            *_OWN_PAGE,
             ("Connection", "close"),
             *([("Retry-After", AGAIN)] if answer.status in (429, 503) else []),
             *answer.headers,

@@ -14,8 +14,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
 
-from appliance import VERSION, budgets, database, directory, environment, flags
+from appliance import VERSION, budgets, database, directory, environment, flags, heads
 from appliance.running import web_user
 from scheduler.core.policies import POLICIES
 from web.logs import choose as logs
@@ -89,6 +90,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "web.http.middleware.remember_origin",
     "web.http.middleware.refuse_bad_text",
+    "web.http.security.refuse_other_sites",
     "web.http.zone.show_local_times",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -264,6 +266,21 @@ LOGGING = logs.configured(
 HOST = environment.text("HOST", "127.0.0.1")
 PORT = environment.port("PORT", 8000)
 GPUSHARE_SSH = environment.listener("GPUSHARE_SSH", HOST)  # the door for ssh; None: there is none
+# Applications in containers, each at a host name of its own below this domain; empty: by `gpushare open` alone.
+GPUSHARE_APPS = environment.wildcard("GPUSHARE_APPS")
+GPUSHARE_APPS_LISTEN = environment.listener("GPUSHARE_APPS_LISTEN", HOST, "8001")  # the door for them
+GPUSHARE_APPS_SAME_SITE = environment.switch("GPUSHARE_APPS_SAME_SITE")
+if GPUSHARE_APPS:
+    if not (GPUSHARE_TLS and GPUSHARE_PUBLIC_URL):
+        raise ImproperlyConfigured(
+            "GPUSHARE_APPS needs GPUSHARE_TLS=1 and GPUSHARE_PUBLIC_URL: applications are opened by TLS alone, and "
+            "people sign in at the dashboard (docs/apps.md)."
+        )
+    environment.require_apart(
+        "GPUSHARE_APPS", GPUSHARE_APPS, GPUSHARE_PUBLIC_URL,
+        "GPUSHARE_APPS_SAME_SITE", is_allowed=GPUSHARE_APPS_SAME_SITE,
+    )  # fmt: skip
+GPUSHARE_APP_LABEL = heads.label  # the first part of such a name
 GPUSHARE_HOME = HOME
 GPUSHARE_WEB_USER = web_user.find(environment.text("GPUSHARE_WEB_USER"))  # None: whoever starts it
 GPUSHARE_GPUS = environment.text("GPUSHARE_GPUS", "auto")  # auto[:cap=SIZE] | nvidia[:cap=SIZE] | sim:NxSIZE

@@ -36,6 +36,7 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("gpus/<str:uuid>/last-hour/", overview.last_hour, name="last_hour"),
     path("gpus/<str:uuid>/compute/", overview.compute, name="compute"),
+    path("apps/open/", enter.open_app, name="open_app"),
     path("queue/", queue.queue, name="queue_page"),
     path("queue/reorder/", queue.reorder, name="queue_reorder"),
     path("queue/planned/<uuid:pk>/<slug:action>/", queue.steer, name="planned_act"),

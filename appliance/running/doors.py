@@ -15,7 +15,7 @@ import logging
 import resource
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -33,19 +33,39 @@ FULL = (
 )
 
 
-class Doors:
-    """All connections of this process. `trusted` are the networks of proxies: those carry many people's requests."""
+class Connection(Protocol):
+    address: str
 
-    def __init__(self, trusted: Iterable[str]) -> None:
-        self._trusted = [ipaddress.ip_network(network) for network in trusted]
-        self._waiting: dict[HttpProtocol, None] = {}  # for a whole head; the longest first
+    def abort(self) -> None:
+        """It gives way to another one."""
+
+
+class Networks:
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = [ipaddress.ip_network(network) for network in networks]
+
+    def __contains__(self, host: str) -> bool:
+        try:
+            found = ipaddress.ip_address(host)
+        except ValueError:  # a UNIX socket's
+            return False
+        return any(found in network for network in self._networks)
+
+
+class Doors:
+    """All connections of this process. `trusted` are the networks of proxies: those carry many people's requests.
+    `descriptors`: what each takes."""
+
+    def __init__(self, trusted: Iterable[str], descriptors: int = 1) -> None:
+        self._trusted = Networks(trusted)
+        self._waiting: dict[Connection, None] = {}  # for a whole head; the longest first
         self._of_address: Counter[str] = Counter()
         self._all = 0
-        self._room = min(budget("http_connections_in_all"), _descriptors_to_spare())
+        self._room = min(budget("http_connections_in_all"), _descriptors_to_spare() // descriptors)
 
     def enter(self, address: str, host: str) -> bool:
         """`host` is one of the `address`, which may be a network. False if there is no room."""
-        each = self._room if self._trusts(host) else budget("http_connections_of_an_address")
+        each = self._room if host in self._trusted else budget("http_connections_of_an_address")
         if self._of_address[address] >= each:
             gone = self._give_way(address)
         elif self._all >= self._room:
@@ -63,10 +83,10 @@ class Doors:
         if not self._of_address[address]:
             del self._of_address[address]
 
-    def waits(self, connection: HttpProtocol) -> None:
+    def waits(self, connection: Connection) -> None:
         self._waiting[connection] = None
 
-    def is_answered(self, connection: HttpProtocol) -> None:
+    def is_answered(self, connection: Connection) -> None:
         self._waiting.pop(connection, None)
 
     def _give_way(self, address: str | None) -> bool:
@@ -77,13 +97,6 @@ class Doors:
         log.info("a connection gave way to a newer one: it had waited longest without a whole request")
         oldest.abort()
         return True
-
-    def _trusts(self, host: str) -> bool:
-        try:
-            found = ipaddress.ip_address(host)
-        except ValueError:  # a UNIX socket's
-            return False
-        return any(found in network for network in self._trusted)
 
 
 class HttpProtocol(H11Protocol):

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import socket
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from django.conf import settings
@@ -19,7 +18,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, connections
 from django.urls import get_resolver
 
-from appliance.running import web_user
+from appliance.running import door, web_user
 from appliance.running.listening import BACKLOG, answer, listen
 from appliance.running.parts import CannotStart, Part, Parts, tell_started
 from scheduler.management.commands.runscheduler import serve
@@ -85,11 +84,11 @@ class Appliance:
         self._link = link
         self._listener = listen(host, port)
         self._host, self._port = host, self._listener.getsockname()[1]
-        self._ssh = listen(*settings.GPUSHARE_SSH) if settings.GPUSHARE_SSH else None
+        self._door = door.listeners()
         self.parts = Parts(
             Part("scheduler", self._schedule),
             Part("web", self._answer, _lose_rights),
-            *([Part("door", partial(self._open_door, self._ssh), _lose_rights)] if self._ssh else []),
+            *([Part("door", self._let_in, _lose_rights)] if any(self._door) else []),
         )
 
     def __enter__(self) -> Appliance:
@@ -116,7 +115,7 @@ class Appliance:
 
     @property
     def _listeners(self) -> list[socket.socket]:
-        return [self._listener, *([self._ssh] if self._ssh else [])]
+        return [self._listener, *filter(None, self._door)]
 
     def _schedule(self) -> None:
         for listener in self._listeners:
@@ -127,12 +126,10 @@ class Appliance:
             raise CannotStart(str(error)) from None
 
     def _answer(self) -> None:
-        if self._ssh:
-            self._ssh.close()
+        for listener in filter(None, self._door):
+            listener.close()
         answer(self._listener)
 
-    def _open_door(self, listener: socket.socket) -> None:
-        from web.door.server import serve as let_in  # 20 MiB that the other two need not have
-
+    def _let_in(self) -> None:
         self._listener.close()
-        let_in(listener)
+        door.let_in(*self._door)

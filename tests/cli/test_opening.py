@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from appliance.cli.opening.accounts import is_ours
-from appliance.heads import Names, Near, OwnAnswer, Passing, Route, Way, require_own
-from appliance.hostnames import label
+from appliance.heads import Names, Near, OwnAnswer, Passing, Route, Way, label, require_own
 from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import Appliance
 from tests.support.eventually import PATIENCE, eventually

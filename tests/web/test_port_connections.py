@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,12 @@ from asgiref.testing import ApplicationCommunicator
 from django.db import connections
 
 from appliance.asgi import application
+from tests.support.apps import Scheduler, capitals
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.machine import make_container
 from tests.support.people import make_user
 from web.budgets import Places
 from web.console import ports
-from web.console.frames import PORT, WAKING, FrameKind, Line, refusal, send_sockets, socket_path
-from web.errors import Problem
 from web.models import AuditEntry, Container
 from web.people import tokens, visitor
 from web.people.roles import Role
@@ -30,58 +27,10 @@ from web.people.roles import Role
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Scheduler:
-    """Connects whoever asks to an application that answers in capitals; port 8888 is the only one."""
-
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self._ends: list[asyncio.StreamWriter] = []
-        self.awake = True
-
-    async def open(self, home: Path) -> None:
-        (home / "consoles").mkdir()
-        with socket_path(home) as path:
-            self._server = await asyncio.start_unix_server(self._serve, path)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(reader, writer)
-        frame = await line.read()
-        assert frame is not None
-        assert frame[0] is FrameKind.CONNECT
-        self.asked.append(json.loads(frame[1]))
-        if not self.awake:
-            await line.send(FrameKind.REFUSED, refusal(Problem(WAKING, "Its memory is away.", 503)).encode())
-        elif self.asked[-1]["port"] not in (0, 8888):
-            nothing = Problem("nothing_listens", "Nothing listens on that port yet.", 409)
-            await line.send(FrameKind.REFUSED, refusal(nothing).encode())
-        else:
-            far, near = socket.socketpair()
-            with far:
-                send_sockets(line, [far.fileno()], PORT.pack(8888))
-            asyncio.get_running_loop().create_task(self._application(near))
-        await line.close()
-
-    async def _application(self, near: socket.socket) -> None:
-        reader, writer = await asyncio.open_connection(sock=near)
-        self._ends.append(writer)
-        while data := await reader.read(1 << 16):
-            writer.write(data.upper())
-        await self.hang_up()
-
-    async def hang_up(self) -> None:
-        for each in self._ends:
-            each.close()
-        await asyncio.gather(*(each.wait_closed() for each in self._ends), return_exceptions=True)
-
-    async def close(self) -> None:
-        self._server.close()
-        await self.hang_up()
-
-
 @pytest.fixture
 async def scheduler(tmp_path: Path, settings: Any) -> AsyncIterator[Scheduler]:
     settings.GPUSHARE_HOME = tmp_path
-    made = Scheduler()
+    made = Scheduler(capitals)
     await made.open(tmp_path)
     yield made
     await made.close()

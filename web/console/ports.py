@@ -25,7 +25,7 @@ from web.console.consumer import ConsoleConsumer, asked_for
 from web.console.frames import AWAY, HIGHEST_PORT, PORT, WAKING, ask_now, connect_to_port, connecting
 from web.errors import Problem, invalid
 from web.models import Container, RelayOrder
-from web.people.roles import require_steering
+from web.people.roles import require_opening
 from web.relay.reaching import elsewhere, reach
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class PortConsumer(ConsoleConsumer):
 
     def admit(self, scope: dict[str, Any]) -> tuple[User, Container]:
         user, container = asked_for(scope)
-        require_steering(user, container, "connect to a port of")
         if self._port() > HIGHEST_PORT:
             raise invalid(f"A port is a number up to {HIGHEST_PORT}.", "port")
+        require_opening(user, container, self._port())
         return user, container
 
     def _port(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 from collections.abc import Callable
 from typing import cast
@@ -168,16 +167,3 @@ async def open_door(listener: socket.socket) -> asyncssh.SSHAcceptor:
         compression_algs=["none"],
         server_version="gpushare",
     )
-
-
-def serve(listener: socket.socket) -> None:
-    """Lets people in until SIGTERM or SIGINT."""
-    asyncio.run(_serve(listener))
-
-
-async def _serve(listener: socket.socket) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with await open_door(listener):
-        await ended.wait()

@@ -1,10 +1,12 @@
-"""The Content-Security-Policy of every page: our own files and nothing else, nothing inline."""
+"""What browsers are told, and asked: the Content-Security-Policy of every page (our own files and nothing else, nothing
+inline), and whether a page of another site asks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from django.http import HttpRequest
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
@@ -30,5 +32,23 @@ def content_security_policy(get_response: Respond) -> Respond:
         response = get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)
         return response
+
+    return respond
+
+
+def refuse_other_sites(get_response: Respond) -> Respond:
+    """Answers 403 to what a page elsewhere asks for with somebody's session; it may lead here, as a link does.
+
+    Such a page can read no answer anyway. But an application in a container may be of the same site (GPUSHARE_APPS): a
+    browser then sends the session along, as SameSite means sites.
+    """
+
+    def respond(request: HttpRequest) -> HttpResponseBase:
+        headers = request.headers
+        is_elsewhere = headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
+        is_link = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest")) == ("navigate", "document")
+        if is_elsewhere and not is_link and settings.SESSION_COOKIE_NAME in request.COOKIES:
+            return HttpResponse("A page of another site may not ask for this.\n", "text/plain; charset=utf-8", 403)
+        return get_response(request)
 
     return respond

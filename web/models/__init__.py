@@ -10,7 +10,7 @@ from web.models.choices import ExpectedBy, GaveWay, Shortage, Swap
 from web.models.history import AllocationEvent, UsageSample
 from web.models.hosts import Compute, Gpu, Invitation, Node
 from web.models.notifying import Delivery, Episode, Happening, Notice, Receiver, Rule, Severity, Silence, Watch, Wish
-from web.models.people import Allowance, Membership, Scope, SignInLink, SshKey, Token
+from web.models.people import Allowance, AppGuest, AppSession, Membership, Scope, SignInLink, SshKey, Token
 from web.models.planned import Ended, Planned, Preset
 from web.models.records import Claim, Command, Container, ContainerQuerySet, large
 from web.models.relay import RelayOrder
@@ -22,6 +22,8 @@ __all__ = [
     "AllocationEvent",
     "Allowance",
     "Announcement",
+    "AppGuest",
+    "AppSession",
     "AuditEntry",
     "CalendarKey",
     "Chain",

@@ -68,6 +68,37 @@ class SignInLink(models.Model):
         return f"{self.user}, until {self.expires_at}"
 
 
+class AppSession(models.Model):
+    """One browser at the host name of one application (web/door/entering.py): at first a code that is good once, then
+    a cookie. Of both only the hash is kept."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    container = models.ForeignKey("Container", on_delete=models.CASCADE, related_name="+")
+    port = models.PositiveIntegerField()
+    session = models.CharField(max_length=40, editable=False, help_text="At the dashboard: the key of it.")
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    browser = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="Hash of what that browser alone has; empty: it came."
+    )
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.user}, port {self.port}, until {self.expires_at}"
+
+
+class AppGuest(models.Model):
+    """Somebody who may open the application of another person's container, and nothing else of it."""
+
+    container = models.ForeignKey("Container", on_delete=models.CASCADE, related_name="guests")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["container", "user"], name="guest_once_a_container")]
+
+    def __str__(self) -> str:
+        return f"{self.user}"
+
+
 class Membership(models.Model):
     """How an account begins and ends: an invitation that is open, and the day on which it ends by itself.
 

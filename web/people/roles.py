@@ -25,7 +25,7 @@ from django.contrib.auth.models import Group
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from web.errors import Problem, forbidden
-from web.models import Command, Container, Node
+from web.models import AppGuest, Command, Container, Node
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -232,3 +232,14 @@ def require_steering(user: User, container: Container, deed: str) -> None:
     """Refuses unless the container is the user's own, or the user is an operator."""
     if not may_steer(user, container):
         raise forbidden(f'You may not {deed} "{container.name}": it belongs to {container.owner.get_username()}.')
+
+
+def port_of(container: Container) -> int:
+    """Of its application; 0: it was launched without one."""
+    return int(container.app.partition("/")[0] or 0)
+
+
+def require_opening(user: User, container: Container, port: int) -> None:
+    """Refuses unless the user may steer the container, or is a guest and this is the port of its application."""
+    if port != port_of(container) or not AppGuest.objects.filter(container=container, user=user).exists():
+        require_steering(user, container, f"open port {port} of" if port else "connect to a port of")

@@ -31,8 +31,8 @@ def person(scope: dict[str, Any], *, by_token: bool = False) -> User:
     if by_token and (token := tokens.of_header(dict(scope["headers"]).get(b"authorization", b""))):
         tokens.require_write(token)
         return token.user
-    user = _user_of(scope["session"].session_key)  # the scope's own user is as old as the connection
-    if isinstance(user, AnonymousUser) or not user.is_active:
+    user = user_of_session(scope["session"].session_key)  # the scope's own user is as old as the connection
+    if user is None:
         raise Problem("not_authenticated", "Sign in, or send a token." if by_token else "Sign in.", 401)
     return user
 
@@ -45,8 +45,13 @@ def user_behind(authorization: bytes, cookie: bytes) -> User | None:
     except Problem:
         return None
     key = parse_cookie(cookie.decode("latin-1")).get(settings.SESSION_COOKIE_NAME, "")
-    user = None if fault_of(key) else _user_of(key)
-    return None if user is None or isinstance(user, AnonymousUser) or not user.is_active else user
+    return None if fault_of(key) else user_of_session(key)
+
+
+def user_of_session(key: str) -> User | None:
+    """Whose session at the dashboard this is, if it is still good for anything."""
+    user = _user_of(key)
+    return None if isinstance(user, AnonymousUser) or not user.is_active else user
 
 
 def again(request: HttpRequest, require: Callable[[User], Any]) -> Callable[[], None]:

@@ -9,7 +9,7 @@ import typer
 
 from appliance.cli import options
 from appliance.cli.output import show
-from appliance.hostnames import label
+from appliance.heads import label
 
 
 def open_(

@@ -1,24 +1,26 @@
-"""`manage.py rundoor`: the door for ssh as a service of its own, beside the web side."""
+"""`manage.py rundoor`: the door for ssh and for applications as a service of its own, beside the web side."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from appliance.running.listening import listen
+from appliance.running.door import let_in, listeners
 
 
 class Command(BaseCommand):
-    help = "Lets people into their containers by ssh, at GPUSHARE_SSH."
+    help = "Lets people into their containers: by ssh at GPUSHARE_SSH, to applications at GPUSHARE_APPS_LISTEN."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from web.door.server import serve
-
-        if not settings.GPUSHARE_SSH:
-            raise CommandError("GPUSHARE_SSH is not set. It says where to listen: 2222, or 0.0.0.0:2222.")
-        listener = listen(*settings.GPUSHARE_SSH)
-        self.stdout.write("gpushare lets people in by ssh at {}:{}".format(*listener.getsockname()[:2]))
+        ssh, apps = listeners()
+        if not (ssh or apps):
+            raise CommandError(
+                "Neither GPUSHARE_SSH nor GPUSHARE_APPS is set. The one says where to listen for ssh (2222, or "
+                "0.0.0.0:2222), the other under which names applications are opened (*.apps.lab.example)."
+            )
+        for what, listener in (("by ssh", ssh), ("to applications", apps)):
+            if listener:
+                self.stdout.write("gpushare lets people in {} at {}:{}".format(what, *listener.getsockname()[:2]))
         self.stdout.flush()
-        serve(listener)
+        let_in(ssh, apps)

@@ -1,0 +1,376 @@
+"""Applications at host names of their own (GPUSHARE_APPS): who is let in, and for how long. The application and the
+scheduler's end are the test's, the rest is what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
+from django.db import connections
+from django.test import Client
+
+from appliance.running import apps
+from appliance.running.apps import COOKIE, AppsDoor
+from tests.support.apps import Scheduler
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.machine import make_container
+from tests.support.people import make_user
+from web.budgets import Places
+from web.console import ports
+from web.models import AppGuest, AppSession, AuditEntry, Container
+from web.people import visitor
+from web.people.roles import Role
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+OWN = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket"}
+
+
+class Application:
+    """Says what it was asked; at /silent it says nothing, at /half a part, at /upgrade it goes on in capitals."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                self.heads.append(head)
+                await self._answer(head, reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+
+    async def _answer(self, head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        match head.split()[1]:
+            case "/silent":
+                await reader.read()
+            case "/half":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Le")
+                await reader.read()
+            case "/cut":
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+                writer.close()
+            case "/nonsense":
+                writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: nonsense\r\nConnection: Upgrade\r\n\r\n")
+            case "/upgrade":
+                writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+                while data := await reader.read(1 << 16):
+                    writer.write(data.upper())
+            case _:
+                body = json.dumps(head).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+class Answer:
+    def __init__(self, raw: bytes) -> None:
+        head, _, body = raw.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        self.status, self.body = int(first.split()[1]), body.decode()
+        self.headers = [(name.lower(), value) for name, value in (line.split(": ", 1) for line in lines)]
+        self.location = next((value for name, value in self.headers if name == "location"), "")
+        cookies = [value.partition(";") for name, value in self.headers if name == "set-cookie"]
+        self.cookies = dict(first.split("=", 1) for first, _, _ in cookies)
+        self.attributes = {rest.strip() for _, _, rest in cookies}
+
+
+class Lab:
+    """A container of `owner`, and the door to it."""
+
+    def __init__(self, home: Path) -> None:
+        self.application = Application()
+        self.scheduler = Scheduler(self.application)
+        self._home = home
+        self.door = AppsDoor()
+
+    async def open(self) -> None:
+        await self.scheduler.open(self._home)
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self._server = await self.door.open(listener)
+        await sync_to_async(self._people)()
+
+    def _people(self) -> None:
+        self.owner = make_user("owner")
+        self.container = make_container(self.owner, "lab")
+        Container.objects.filter(pk=self.container.pk).update(app="8888/lab")
+        self.host = f"lab-{str(self.container.pk)[:8]}-8888.lab-apps.example"
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    def asking(self, path: str, cookie: str = "", method: str = "GET", **headers: str) -> bytes:
+        given = {"Host": self.host, **({"Cookie": cookie} if cookie else {}), **headers}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name.replace('_', '-')}: {value}" for name, value in given.items())]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+    async def ask(self, path: str, cookie: str = "", method: str = "GET", **headers: str) -> Answer:
+        reader, writer = await self.connect()
+        writer.write(self.asking(path, cookie, method, Connection="close", **headers))
+        async with asyncio.timeout(PATIENCE):
+            raw = await reader.read()
+        writer.close()
+        return Answer(raw)
+
+    async def sent_back(self, user: User, path: str = "/lab?a=1") -> tuple[str, str]:
+        """From the application to the dashboard: where that sends this user, and the cookie of their browser."""
+        sent = await self.ask(path, **LINK)
+        assert sent.status == 303
+        return await self.at_the_dashboard(user, sent.location), "; ".join(f"{n}={v}" for n, v in sent.cookies.items())
+
+    @sync_to_async
+    def at_the_dashboard(self, user: User, location: str) -> str:
+        assert location.startswith("https://gpu1.lab.example/apps/open/?")
+        self.browser = Client()
+        self.browser.force_login(user)
+        page = self.browser.get(location.removeprefix("https://gpu1.lab.example"), secure=True)
+        self.said = page.context.get("problem", "")
+        return str(page.context.get("url", ""))
+
+    async def enter(self, user: User) -> str:
+        """The cookie that they have then."""
+        there, browser = await self.sent_back(user)
+        answer = await self.ask(there.removeprefix(f"https://{self.host}"), browser, **LINK)
+        assert (answer.status, answer.location) == (303, f"https://{self.host}/lab?a=1")
+        return f"{COOKIE}={answer.cookies[COOKIE]}"
+
+    async def close(self) -> None:
+        self._server.close()
+        await self.scheduler.close()
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, settings: Any) -> AsyncIterator[Lab]:
+    settings.GPUSHARE_HOME = tmp_path
+    settings.GPUSHARE_APPS, settings.GPUSHARE_PUBLIC_URL = "lab-apps.example", "https://gpu1.lab.example"
+    made = Lab(tmp_path)
+    await made.open()
+    yield made
+    await made.close()
+    await sync_to_async(connections.close_all)()
+
+
+async def test_its_owner_is_sent_to_the_dashboard_and_back_and_is_in(lab: Lab) -> None:
+    cookie = await lab.enter(lab.owner)
+    answer = await lab.ask("/lab?a=1", f"theirs=1; {cookie}", Origin=f"https://{lab.host}", **OWN)
+    assert answer.status == 200
+    heard = json.loads(answer.body).lower()
+    assert "host: localhost:8888\r\n" in heard
+    assert "origin: http://localhost:8888\r\n" in heard
+    assert "cookie: theirs=1\r\n" in heard
+    assert lab.scheduler.asked == [{"container": str(lab.container.pk), "port": 8888}]
+    entry = await AuditEntry.objects.aget(action="app-opened")
+    assert (entry.actor, entry.detail["port"]) == ("owner", 8888)
+
+
+async def test_its_cookie_is_that_of_this_host_alone_and_no_script_s(lab: Lab) -> None:
+    there, browser = await lab.sent_back(lab.owner)
+    answer = await lab.ask(there.removeprefix(f"https://{lab.host}"), browser, **LINK)
+    assert COOKIE.startswith("__Host-Http-")
+    assert "Path=/; Secure; HttpOnly; SameSite=Lax" in answer.attributes
+    assert not any("domain" in each.lower() for each in answer.attributes)
+    assert answer.cookies[COOKIE] not in str([each async for each in AppSession.objects.values()])
+
+
+async def test_a_code_is_good_once_for_one_browser_and_one_application(lab: Lab, settings: Any) -> None:
+    there, browser = await lab.sent_back(lab.owner)
+    path = there.removeprefix(f"https://{lab.host}")
+    for cookie in ("", f"{apps.BROWSER}=another", f"{apps.BROWSER}="):
+        assert (await lab.ask(path, cookie, **LINK)).status == 403
+    host = lab.host
+    lab.host = host.replace("-8888.", "-8889.")
+    assert (await lab.ask(path, browser, **LINK)).status == 403
+    lab.host = host
+    both = await asyncio.gather(*(lab.ask(path, browser, **LINK) for _ in range(4)))
+    assert sorted(each.status for each in both) == [303, 403, 403, 403]
+
+
+@pytest.mark.parametrize(
+    "to", ["//evil.example/", "https://evil.example/", "/\r\nSet-Cookie: a=1", "\\\\evil.example", "", ".evil.example/"]
+)
+async def test_a_code_leads_to_its_own_application_only(lab: Lab, to: str) -> None:
+    sent = await lab.ask("/", **LINK)
+    there = await lab.at_the_dashboard(lab.owner, f"{sent.location.partition('to=')[0]}{urlencode({'to': to})}")
+    if not there:  # refused by the dashboard already
+        return
+    browser = "; ".join(f"{name}={value}" for name, value in sent.cookies.items())
+    answer = await lab.ask(there.removeprefix(f"https://{lab.host}"), browser, **LINK)
+    assert urlsplit(answer.location).hostname == lab.host
+    assert "a" not in answer.cookies
+
+
+@pytest.mark.parametrize(("role", "may"), [(Role.USER, False), (Role.VIEWER, False), (Role.OPERATOR, True)])
+async def test_who_may_not_steer_it_gets_no_code(lab: Lab, role: Role, may: bool) -> None:
+    there, _ = await lab.sent_back(await sync_to_async(make_user)("dora", role))
+    assert bool(there) is may
+    assert may or "belongs to owner" in lab.said
+
+
+async def test_a_guest_opens_the_application_and_no_other_port(lab: Lab) -> None:
+    guest = await sync_to_async(make_user)("guest", Role.VIEWER)
+    await AppGuest.objects.acreate(container=lab.container, user=guest)
+    cookie = await lab.enter(guest)
+    assert (await lab.ask("/lab", cookie, **OWN)).status == 200
+    lab.host = lab.host.replace("-8888.", "-22.")
+    assert (await lab.ask("/", cookie, **OWN)).status == 401
+    assert (await lab.sent_back(guest))[0] == ""
+
+
+@pytest.mark.parametrize("ends", ["signs out", "is disabled", "is no operator", "loses the cookie", "container"])
+async def test_a_right_that_ends_closes_what_is_open(lab: Lab, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.05)
+    dora = await sync_to_async(make_user)("dora", Role.OPERATOR)
+    cookie = await lab.enter(dora)
+    reader, writer = await lab.connect()
+    writer.write(lab.asking("/upgrade", cookie, **UPGRADE))
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"still")
+    assert await reader.readexactly(5) == b"STILL"
+
+    @sync_to_async
+    def end() -> None:
+        match ends:
+            case "signs out":
+                lab.browser.logout()
+            case "is disabled":
+                User.objects.filter(pk=dora.pk).update(is_active=False)
+            case "is no operator":
+                dora.groups.clear()
+            case "loses the cookie":
+                AppSession.objects.all().delete()
+            case "container":
+                Container.objects.update(finished_at=lab.container.created_at)
+
+    await end()
+    async with asyncio.timeout(PATIENCE):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+    answer = await lab.ask("/", cookie, **OWN)
+    assert answer.status in (401, 403, 404)
+
+
+async def test_a_page_without_a_session_is_refused_in_words_and_a_person_is_sent_to_sign_in(lab: Lab) -> None:
+    assert (await lab.ask("/api", **OWN)).status == 401
+    assert (await lab.ask("/", method="POST", **LINK)).status == 401
+    assert (await lab.ask("/", f"{COOKIE}=made-up", **LINK)).status == 303
+    assert (await lab.ask("/", Accept="text/html,*/*")).status == 303  # a browser that says no Sec-Fetch
+    assert not lab.scheduler.asked
+
+
+@pytest.mark.parametrize(
+    "host", ["gpu1.lab.example", "lab-apps.example", "a.b.lab-apps.example", "é.lab-apps.example", ""]
+)
+async def test_another_name_is_none_of_ours(lab: Lab, host: str) -> None:
+    lab.host = host
+    assert (await lab.ask("/", **LINK)).status in (400, 421)
+
+
+@pytest.mark.parametrize(
+    "name", ["lab-00000000-8888", "lab", "x" * 63, "lab-8888", "other-{id}-8888", "lab-{id}-99999"]
+)
+async def test_a_name_of_nothing_that_runs_is_told_so(lab: Lab, name: str) -> None:
+    lab.host = f"{name.replace('{id}', str(lab.container.pk)[:8])}.lab-apps.example"
+    assert (await lab.sent_back(lab.owner))[0] == ""
+    assert "may have ended" in lab.said
+
+
+async def test_another_site_s_page_reaches_no_application(lab: Lab) -> None:
+    cookie = await lab.enter(lab.owner)
+    for headers in ({"Origin": "https://evil.lab-apps.example"}, {**OWN, "Sec-Fetch-Site": "same-site"}):
+        answer = await lab.ask("/", cookie, **headers)
+        assert answer.status == 403
+    assert not lab.scheduler.asked
+
+
+@pytest.mark.parametrize(("path", "status"), [("/cut", 200), ("/nonsense", 502)])
+async def test_an_application_that_breaks_off(lab: Lab, path: str, status: int) -> None:
+    answer = await lab.ask(path, await lab.enter(lab.owner), **OWN)
+    assert answer.status == status
+    assert "9" not in answer.body
+
+
+@pytest.mark.parametrize("path", ["/silent", "/half"])
+async def test_a_container_that_ends_in_the_middle_is_told_and_a_silent_one_waits_for_that(lab: Lab, path: str) -> None:
+    cookie = await lab.enter(lab.owner)
+    asking = asyncio.create_task(lab.ask(path, cookie, **OWN))
+    await eventually(lambda: any(path in head for head in lab.application.heads))
+    assert not asking.done()
+    await lab.scheduler.hang_up()
+    assert (await asking).status == 502
+
+
+async def test_where_nothing_listens_a_person_is_told(lab: Lab) -> None:
+    lab.host = lab.host.replace("-8888.", "-9000.")
+    there, browser = await lab.sent_back(lab.owner)
+    answer = await lab.ask(there.removeprefix(f"https://{lab.host}"), browser, **LINK)
+    cookie = f"{COOKIE}={answer.cookies[COOKIE]}"
+    answer = await lab.ask("/", cookie, **LINK)
+    assert answer.status == 502
+    assert "Nothing listens on that port yet." in answer.body
+    assert "<h1>" in answer.body
+
+
+async def test_a_container_whose_memory_gave_way_is_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "LOOK_AGAIN", 0.01)
+    cookie = await lab.enter(lab.owner)
+    lab.scheduler.awake = False
+    asking = asyncio.create_task(lab.ask("/", cookie, **OWN))
+    await eventually(lambda: len(lab.scheduler.asked) > 2)
+    monkeypatch.setattr(ports, "waiting", Places(0))
+    full = await lab.ask("/", cookie, **OWN)
+    assert (full.status, dict(full.headers)["retry-after"]) == (503, "5")
+    lab.scheduler.awake = True
+    assert (await asking).status == 200
+
+
+async def test_a_thousand_half_requests_keep_nobody_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab.door._doors, "_room", 50)  # 2,048; two ends of each are in this process
+    cookie = await lab.enter(lab.owner)
+    halves = []
+    for _ in range(1000):
+        reader, writer = await lab.connect()
+        writer.write(b"GET / HTTP/1.1\r\nHost: " + lab.host.encode())
+        halves.append((reader, writer))
+        if len(halves) > 60:  # those have given way
+            first, ended = halves.pop(0)
+            async with asyncio.timeout(PATIENCE):
+                with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                    await first.readexactly(1)
+            ended.close()
+    assert (await lab.ask("/", cookie, **OWN)).status == 200
+    for _, writer in halves:
+        writer.close()
+
+
+async def test_many_browsers_by_one_connection_of_a_proxy_reach_each_its_own(lab: Lab) -> None:
+    dora = await sync_to_async(make_user)("dora", Role.OPERATOR)
+    cookies = [await lab.enter(lab.owner), await lab.enter(dora), f"{COOKIE}=nobody"]
+    reader, writer = await lab.connect()
+    for cookie, status in zip(cookies, (200, 200, 401), strict=True):
+        writer.write(lab.asking("/", cookie, **OWN))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert int(head.split()[1]) == status
+        if status == 200:
+            length = next(int(line.split()[1]) for line in head.lower().splitlines() if line.startswith(b"content-len"))
+            await reader.readexactly(length)
+    writer.close()
+    assert len(lab.scheduler.asked) == 2  # never the connection of somebody else
+
+
+async def test_the_dashboard_without_applications_has_no_such_page(lab: Lab, settings: Any) -> None:
+    settings.GPUSHARE_APPS = ""
+    client = Client()
+    await sync_to_async(client.force_login)(lab.owner)
+    assert (await sync_to_async(client.get)("/apps/open/?at=lab")).status_code == 404
