@@ -83,6 +83,7 @@ urlpatterns = [
     path("containers/<uuid:pk>/log/", detail.log, name="container_log"),
     path("containers/<uuid:pk>/console/", detail.console, name="console"),
     path("containers/<uuid:pk>/shell/", detail.shell, name="shell"),
+    path("containers/<uuid:pk>/guests/", detail.share, name="share"),
     path("containers/<uuid:pk>/warn/", fair.warn, name="warn"),
     path("containers/<uuid:pk>/<slug:action>/", actions.act, name="act"),
 ]

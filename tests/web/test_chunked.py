@@ -58,6 +58,7 @@ BODIES: dict[str, Mapping[str, Any]] = {
     "POST containers/": {"image": "local", "name": "new", "command": ["true"], "priority": 3},
     "PATCH containers/{id}/": {"priority": 7},
     "POST containers/{id}/kill/": {"grace": 10, "note": "why"},
+    "PUT containers/{id}/guests/": {"guests": []},
     "POST containers/{id}/move/": {"gpu": "GPU-0"},
     "POST containers/{id}/pause/": {"free_memory": True},
     "POST containers/{id}/resume/": {"note": "why"},

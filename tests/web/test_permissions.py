@@ -68,6 +68,8 @@ TABLE: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("POST", "containers/{live}/resume/", {}, OWN),
     ("POST", "containers/{live}/kill/", {}, OWN),
     ("POST", "containers/{live}/move/", {"gpu": "GPU-0"}, OWN),
+    ("GET", "containers/{live}/guests/", None, (401, 403, 403, 200, 200, 200, 200)),
+    ("PUT", "containers/{live}/guests/", {"guests": []}, OWN_PLAN),
     ("GET", "containers/{live}/logs/", None, (401, 403, 403, 200, 200, 200, 200)),
     ("GET", "commands/", None, ALL),
     ("GET", "commands/{command}/", None, (401, 404, 404, 200, 200, 200, 200)),

@@ -35,11 +35,12 @@ from web.http import reading
 from web.models import Command, Container, ContainerQuerySet, Planned
 from web.models.hosts import ordered
 from web.models.records import claims_with_gpus
-from web.people.roles import rights_of, steered_by
-from web.services import planning, steering
+from web.people.roles import require_steering, rights_of, steered_by
+from web.services import guests, planning, steering
 from web.services.booked import coming
 from web.services.sharing import not_kept, price
 from web.spec.fields import StrictText
+from web.spec.people import GuestsSpec
 from web.spec.planned import PlannedSpec
 from web.spec.requests import PRIVATE, ChangeSpec, KillSpec, MoveSpec, NoteSpec, PauseSpec
 
@@ -212,6 +213,22 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         query = LogsQuery.of(request)
         container = self.get_object()
         return reading.answer(request._request, container, follow=query["follow"], tail=query.get("tail"))
+
+    @extend_schema(methods=["GET"], responses={200: GuestsSpec, **ERRORS})
+    @extend_schema(methods=["PUT"], request=GuestsSpec, responses={200: GuestsSpec, **ERRORS})
+    @action(detail=True, methods=["get", "put"])
+    def guests(self, request: Request, pk: UUID) -> Response:
+        """Who may open its application (`app`) beside its owner, by user name. `PUT` takes all of them; whoever is not
+        among them any more is cut off within seconds.
+
+        400: there is no such active account. 403: not yours to steer. 409: it has ended, or has no `app`.
+        """
+        container = self.get_object()
+        if request.method == "PUT":
+            return Response({"guests": guests.invite(person(request), container, request.data)})
+        Query.of(request)
+        require_steering(person(request), container, "see the guests of")
+        return Response({"guests": guests.names(container)})
 
     def _outcome(self, command: Command, done: int = status.HTTP_200_OK) -> Response:
         result = finished(command)

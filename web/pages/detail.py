@@ -12,9 +12,10 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
 
 from web.console import pods
+from web.door import entering
 from web.errors import Problem
 from web.history import samples
 from web.history.incidents import end_of
@@ -25,7 +26,8 @@ from web.pages import table
 from web.pages.frame import container_or_404, host_of, person, show
 from web.pages.launch_form import text_of
 from web.pages.text import EVENTS, STATES, catalogue
-from web.people.roles import Deed, rights_of
+from web.people.roles import Deed, Rights, may_open, port_of, rights_of
+from web.services import guests
 from web.services.sharing import not_kept
 from web.sizes import format_size
 from web.spec import quotas
@@ -60,6 +62,8 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "may_act": steers,
         "may_exec": steers and rights.may(Deed.EXEC),
         "ssh": f"ssh {found.name}@{host_of(request)} -p {settings.GPUSHARE_SSH[1]}" if settings.GPUSHARE_SSH else "",
+        "app_url": _app_url(found, rights),
+        **_guests(found, steers),
         "may_read": steers,  # output and environment may hold secrets
         "outputs": pods.outputs(found),
         "settings": _settings(found, steers),
@@ -74,6 +78,35 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "standing": Usage.objects.filter(person=found.owner.get_username()).order_by("-at").first(),
     }
     return show(request, "container.html", context)
+
+
+def _app_url(found: Container, rights: Rights) -> str:
+    """Where this person opens its application; empty: by `gpushare open` alone, or not at all."""
+    port = port_of(found)
+    if not (settings.GPUSHARE_APPS and port) or found.finished_at or not may_open(rights, found, port):
+        return ""
+    return f"{entering.address(found, port)}/{found.app.partition('/')[2]}"
+
+
+def _guests(found: Container, steers: bool) -> dict[str, Any]:
+    shares = steers and bool(port_of(found)) and not found.finished_at
+    return {"container": found, "shares": shares, "guests": guests.names(found) if shares else []}
+
+
+@login_required
+@require_POST
+def share(request: HttpRequest, pk: UUID) -> HttpResponse:
+    """The people who may open its application, with one `added` or `removed`."""
+    found = container_or_404(pk)
+    added, removed = (request.POST.get(name, "").strip() for name in ("added", "removed"))
+    context: dict[str, Any] = {}
+    try:
+        wanted = ({*guests.names(found), added} - {removed}) - {""}
+        guests.invite(person(request), found, {"guests": sorted(wanted)})
+    except Problem as problem:
+        context = {"problem": problem, "typed": added}
+    may = rights_of(person(request)).steers(found)
+    return render(request, "parts/guests.html", _guests(found, may) | context)
 
 
 def _ended_why(found: Container) -> str:

@@ -239,7 +239,14 @@ def port_of(container: Container) -> int:
     return int(container.app.partition("/")[0] or 0)
 
 
+def may_open(rights: Rights, container: Container, port: int) -> bool:
+    """Whether they may steer it, or are a guest and this is the port of its application."""
+    if rights.steers(container):
+        return True
+    return port == port_of(container) and AppGuest.objects.filter(container=container, user=rights.user).exists()
+
+
 def require_opening(user: User, container: Container, port: int) -> None:
-    """Refuses unless the user may steer the container, or is a guest and this is the port of its application."""
-    if port != port_of(container) or not AppGuest.objects.filter(container=container, user=user).exists():
+    """Refuses unless they may connect to this port of it."""
+    if not may_open(rights_of(user), container, port):
         require_steering(user, container, f"open port {port} of" if port else "connect to a port of")

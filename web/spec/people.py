@@ -27,6 +27,7 @@ from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST
 ROLES = ("viewer", "user", "operator", "admin")
 LONGEST_PASSWORD = 4096  # characters
 LONGEST_KEY = 8192
+MOST_GUESTS = 64  # of one application
 MOST_CONTAINERS = 1_000_000
 MOST_GIB_HOURS = 1e9
 MOST_RESERVATIONS = 10_000
@@ -50,6 +51,10 @@ class SshKeySpec(StrictSerializer):
 
     key = StrictText(max_length=LONGEST_KEY)
     name = StrictText(required=False, allow_blank=True, default="", max_length=100)
+
+
+class GuestsSpec(StrictSerializer):
+    guests = serializers.ListField(child=StrictText(max_length=150), max_length=MOST_GUESTS, help_text="User names.")
 
 
 class SignInSpec(TokenSpec):
