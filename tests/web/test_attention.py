@@ -106,6 +106,15 @@ def test_a_card_that_is_gone_matters_while_somebody_has_a_quota_on_it(card, ann)
     assert told() == []
 
 
+def test_a_card_out_of_service_is_the_cause_of_what_is_told_of_who_runs_on_it(card, ann):
+    rows.container("train", ann, card, used=1)
+    rows.container("elsewhere", ann, rows.gpu(1), used=1)
+    Gpu.objects.filter(pk=card.pk).update(drained_at=rows.ago(60), drain_reason="New fans.")
+    cause, hung = attention.items()
+    assert (cause.person, cause.because) == ("", "")
+    assert (hung.person, hung.because) == ("ann", cause.key)
+
+
 def test_foreign_memory_is_what_no_container_accounts_for(card, ann):
     made = rows.container("sly", ann, card, quota=2, used=1)
     Gpu.objects.update(foreign=700 << 20)

@@ -7,16 +7,22 @@ import { pageOf, personOf } from "./waiting.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** The people in the order of their first item; what is the host's comes first. `hung`: what an item is the cause of. */
+/**
+ * The people in the order of their first item; what is the host's comes first. `hung`: what an item is the cause of, the
+ * reader's own first. What is announced stands above the page already.
+ */
 function people() {
   const found = new Map();
-  const items = Object.entries(live.state.attention).sort(([, a], [, b]) => a.place - b.place);
+  const items = Object.entries(live.state.attention)
+    .filter(([, { kind }]) => kind !== "announced")
+    .sort(([, a], [, b]) => a.place - b.place);
   const all = new Map(items.map(([key, item]) => [key, { key, hung: [], ...item }]));
   for (const item of all.values()) {
     const cause = all.get(item.because);
     if (cause) cause.hung.push(item);
     else found.set(item.person, [...(found.get(item.person) ?? []), item]);
   }
+  for (const { hung } of all.values()) hung.sort((a, b) => Number(b.person === me) - Number(a.person === me));
   return [...found].sort(([a], [b]) => Number(b === "") - Number(a === ""));
 }
 

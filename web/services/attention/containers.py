@@ -66,7 +66,8 @@ def _on_drained_cards() -> Iterator[Item]:
     for container, claims in _by_container(_claims().exclude(gpu__drained_at=None)):
         gpu = claims[0].gpu
         message = f'"{container.name}" runs on GPU {gpu.index}, which {OUT_OF_SERVICE} {gpu.drain_reason}'
-        yield about(container, Kind.DRAINED, message, "kill", since=gpu.drained_at)
+        because = f"{Kind.DRAINED}:{gpu.uuid}"
+        yield about(container, Kind.DRAINED, message, "kill", since=gpu.drained_at, because=because)
 
 
 def _not_restored() -> Iterator[Item]:
