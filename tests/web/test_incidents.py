@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from django.test import Client
@@ -114,3 +115,24 @@ def test_a_failed_run_is_found_by_the_filter_of_the_table_with_end_and_exit_code
     assert "exit code 137" in rows_
     assert f"{NIGHT:%Y-%m-%d %H:%M}" in rows_
     assert ">fails</a>" not in browser.get("/containers/rows/?state=all").content.decode()
+
+
+def test_a_card_out_of_service_is_one_incident_and_what_is_announced_is_none(night, card):
+    times = {"began_at": NIGHT - timedelta(minutes=9), "ended_at": NIGHT}
+    Episode.objects.create(key="drained:0", kind="drained", gpu=card.uuid, message="Out of service.", **times)
+    Episode.objects.create(key="announced:1", kind="announced", message="New driver.", **times)
+    for number in range(3):
+        Episode.objects.create(key=f"drained:c{number}", kind="drained", person="bob", container=f"on-it-{number}",
+                               container_id=str(uuid4()), message="Runs there.", **times)  # fmt: skip
+    texts = [row["each"].text for row in page().context["rows"]]
+    assert texts.count("Out of service.") == 1
+    assert "Runs there." not in texts
+    assert "New driver." not in texts
+    assert ("Card", "") in told(page(kind="card"))
+    theirs = [row["each"] for row in page(person="bob").context["rows"] if row["each"].text == "Runs there."]
+    assert sorted(each.name for each in theirs) == ["on-it-0", "on-it-1", "on-it-2"]
+
+
+def test_the_last_lines_of_the_first_failures_are_there_without_a_click(night):
+    opened = [row["each"].container.name for row in page().context["rows"] if row["opened"]]
+    assert sorted(opened) == ["fails", "refused"]

@@ -43,9 +43,9 @@ LABELS: dict[Kind, str] = {
     Kind.RESTARTED: "Restart",
     Kind.ATTENTION: "Attention",
 }
-OF_CARDS = {"xid", "ecc", "hot", "gpu_gone"}
+OF_CARDS = {"xid", "ecc", "hot", "gpu_gone", "drained"}
 OF_RESTARTS = {"scheduler_away", "engine_away", "database_away"}
-TOLD_AS_WAITS = {"waiting", "swapped_waiting"}
+TOLD_OTHERWISE = {"waiting", "swapped_waiting", "announced"}  # as waits; and nothing went wrong yet
 _Event = AllocationEvent.Kind
 MOVES = {
     _Event.SWAPPED_OUT: "To host memory: {size}.",
@@ -164,17 +164,16 @@ def _restarts(chosen: Q, start: datetime, end: datetime, *, everything: bool) ->
 
 
 def _episodes(start: datetime, end: datetime, person: str, gpu: str) -> Iterator[Incident]:
-    """Attention that came and went."""
+    """Attention that came and went. A card out of service is one incident; who is on it matters to each of them."""
     found = Episode.objects.filter(Q(ended_at=None) | Q(ended_at__gte=start), began_at__lt=end)
-    if person:
-        found = found.filter(person=person)
+    found = found.filter(person=person) if person else found.exclude(Q(kind="drained") & ~Q(container_id=""))
     if gpu:
         holders = Container.objects.filter(claims__gpu__uuid=gpu, created_at__lt=end).order_by()
         there = {str(pk) for pk in holders.filter(Q(finished_at=None) | Q(finished_at__gte=start)).values_list(
             "pk", flat=True
         )}  # fmt: skip
         found = found.filter(Q(gpu=gpu) | Q(container_id__in=there))
-    rows = list(found.exclude(kind__in=TOLD_AS_WAITS).order_by("-began_at")[:MOST])
+    rows = list(found.exclude(kind__in=TOLD_OTHERWISE).order_by("-began_at")[:MOST])
     known = {str(each.pk): each for each in _containers(Q(pk__in={row.container_id for row in rows} - {""}))}
     for row in rows:
         kind = Kind.CARD if row.kind in OF_CARDS else Kind.RESTARTED if row.kind in OF_RESTARTS else Kind.ATTENTION

@@ -25,6 +25,7 @@ from web.spec import periods
 LENGTHS = {"168": "7 days", "24": "24 hours", "6": "6 hours", "1": "1 hour"}
 DAY = "24"
 PER_PAGE = 100
+OPENED = 10  # failures whose last lines are there without a click
 WITH_OUTPUT = {incidents.Kind.FAILED, incidents.Kind.KILLED, incidents.Kind.EXITED}
 
 
@@ -103,10 +104,12 @@ def incidents_of(request: HttpRequest) -> HttpResponse:
         name: value for name, value in (("kind", kind), ("person", who), ("gpu", gpu)) if value
     }
     page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
+    opened = [each for each in page.object_list if each.kind == incidents.Kind.FAILED][:OPENED]
     context = {
         "page": page,
         "rows": [
-            {"each": each, "output": each.container and each.kind in WITH_OUTPUT and steers(each.container)}
+            {"each": each, "output": each.container and each.kind in WITH_OUTPUT and steers(each.container),
+             "opened": each in opened}
             for each in page.object_list
         ],
         "kinds": incidents.LABELS.items(),
