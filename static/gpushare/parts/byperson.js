@@ -7,7 +7,8 @@ import { pageOf, personOf } from "./waiting.js";
 const place = document.getElementById("by-person");
 const buttons = [...document.querySelectorAll("[data-view]")];
 const { me, steers, url } = place?.dataset ?? {};
-const inAddress = () => new URL(location.href).searchParams.get("view") ?? "";
+const KEPT = "containers-view"; // as last chosen in this browser
+const chosen = () => new URL(location.href).searchParams.get("view") ?? localStorage.getItem(KEPT) ?? "";
 const sum = ({ gpus }, field) => Object.values(gpus).reduce((total, claim) => total + claim[field], 0);
 
 /** Each person with their living containers, holders by size before who waits by place; who holds most comes first. */
@@ -29,27 +30,22 @@ function people() {
 }
 
 function newPerson({ name }) {
-  const summary = make(
-    "summary",
-    {},
-    make("a", { href: personOf(name) }, name),
-    make("b"),
-    make("span", { class: "faint" }),
-  );
+  const summary = make("summary", {}, make("b"), make("span", { class: "faint" }));
   const may = steers === "all" || (steers === "own" && name === me);
   const stop = { type: "button", class: "danger", "data-bulk": "stop", "data-owner": name, "data-url": url };
   return make(
     "li",
     {},
+    make("a", { href: personOf(name) }, name),
     make("details", {}, summary, make("ul", { class: "plain" })),
     ...(may ? [make("button", stop, t("stop_all"))] : []),
   );
 }
 
 function showPerson(element, { held, quota, waiting, all }) {
-  const [summary, list] = element.firstElementChild.children;
-  put(summary.children[1], size(held));
-  put(summary.children[2], t("person_figures", { quota: size(quota), holding: all.length - waiting, waiting }));
+  const [summary, list] = element.querySelector("details").children;
+  put(summary.firstElementChild, size(held));
+  put(summary.lastElementChild, t("person_figures", { quota: size(quota), holding: all.length - waiting, waiting }));
   summary.classList.toggle("waits", waiting > 0);
   keyed(
     list,
@@ -96,6 +92,7 @@ for (const button of buttons)
     if (button.dataset.view) address.searchParams.set("view", button.dataset.view);
     else address.searchParams.delete("view");
     history.replaceState(history.state, "", address);
+    localStorage.setItem(KEPT, button.dataset.view);
     choose(button.dataset.view);
   });
-if (place) choose(inAddress());
+if (place) choose(chosen());
