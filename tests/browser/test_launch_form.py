@@ -73,6 +73,11 @@ def test_the_picture_says_whether_it_fits_waits_or_never_will(site, open_as):
     quota(page).fill("512m")
     Container.objects.exclude(pk=holder.pk).update(finished_at=rows.ago(0), exit_code=0)
     expect(verdict(page, 0)).to_have_text("fits: 1 GiB free")
+    type(free).objects.filter(pk=free.pk).update(drained_at=rows.ago(9), drain_reason="New fans.")
+    expect(verdict(page, 1)).to_have_text("out of service: takes no new containers. New fans.")
+    expect(page.locator(".preview input").nth(1)).to_be_disabled()
+    page.reload()
+    expect(page.locator(".preview input").nth(1)).to_be_disabled()
 
 
 def test_the_schedulers_own_forecast_is_told(site, open_as):

@@ -21,10 +21,13 @@ function preview() {
     const used = held.reduce((sum, c) => sum + c.gpus[card.dataset.gpu].used, 0);
     const waiting = held.filter((c) => c.gpus[card.dataset.gpu].waiting > 0).length;
     const verdict = card.querySelector(".verdict");
-    const fits = quota !== null && quota <= gpu.free + gpu.idle && waiting === 0;
+    const out = Boolean(gpu.drained_at);
+    card.querySelector("input").disabled = out;
+    const fits = quota !== null && !out && quota <= gpu.free + gpu.idle && waiting === 0;
     const free = t(gpu.idle ? "preview_idle" : "preview_free", { free: size(gpu.free), idle: size(gpu.idle) });
-    verdict.textContent =
-      quota === null
+    verdict.textContent = out
+      ? t("preview_drained", { reason: gpu.drain_reason })
+      : quota === null
         ? ""
         : quota > gpu.most
           ? t("preview_never", { most: size(gpu.most) })
@@ -44,7 +47,7 @@ function preview() {
     for (const c of held) part(c.gpus[card.dataset.gpu].used, "used", c.colour);
     const lost = gpu.most - gpu.capacity; // to foreign memory: on a capped card not all of it
     if (lost > 0) part(lost, "foreign");
-    if (quota) part(Math.min(quota, Math.max(0, gpu.capacity - used)), `new ${fits ? "" : "short"}`);
+    if (quota && !out) part(Math.min(quota, Math.max(0, gpu.capacity - used)), `new ${fits ? "" : "short"}`);
   }
 }
 let drawn = false;
