@@ -59,6 +59,8 @@ def test_a_card_of_it_is_taken_out_of_service(browser, gpu2):
     Gpu.objects.update(drained_at=timezone.now(), drain_reason="new fans")
     assert "Put GPU 0 back into service" in browser.get("/nodes/gpu2/").content.decode()
     assert browser.post("/nodes/gpu2/", {"gpu": "GPU-7", "do": "drain"}).status_code == 404
+    assert "1 out of service" in browser.get("/nodes/").content.decode()
+    assert "1 of them out of service" in browser.get("/nodes/gpu2/").content.decode()
 
 
 def test_it_is_drained_and_takes_launches_again(browser, gpu2):

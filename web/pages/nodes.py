@@ -68,6 +68,7 @@ def one(request: HttpRequest, name: str) -> HttpResponse:
         "labels": sorted(node.labels.items()),
         "cards": node.gpus.filter(present=True).order_by("index"),
         "containers": live[:PER_PAGE],
+        "count": live.count(),
         "problem": problem,
         "typed": request.POST if problem else {},
         "did": request.POST.get("do", ""),
@@ -114,4 +115,5 @@ def _do_to_card(actor: User, node: Node, form: QueryDict) -> str:
 
 def _counted(found: Any) -> Any:
     there = Q(gpus__present=True)
-    return found.annotate(cards=Count("gpus", filter=there), capacity=Sum("gpus__capacity", filter=there))
+    out = Count("gpus", filter=there & ~Q(gpus__drained_at=None))
+    return found.annotate(cards=Count("gpus", filter=there), out=out, capacity=Sum("gpus__capacity", filter=there))
