@@ -232,3 +232,14 @@ def test_a_container_of_two_gpus_shows_both(site, open_as, shot):
     made.claims.filter(gpu=second).update(used=rows.GIB)
     expect(page.locator('tr[data-gpu="GPU-sim-1"] [data-field="used"]')).to_have_text("1 GiB")
     shot(page, "container-two-gpus")
+
+
+def test_one_that_failed_at_once_shows_its_last_lines_and_no_empty_chart(site, open_as):
+    card = rows.gpu()
+    made = rows.container("broke", person("ann"), card, finished_at=rows.ago(60), exit_code=1)
+    (site.home / "logs").mkdir(exist_ok=True)
+    (site.home / "logs" / f"{made.pk}.log").write_text("ModuleNotFoundError: No module named 'torch'\n")
+    page = open_as("ann", f"/containers/{made.pk}/")
+    expect(page.locator("#end pre")).to_contain_text("ModuleNotFoundError")
+    expect(page.locator("#held")).to_have_count(0)
+    expect(page.locator("main")).to_contain_text("No use of GPU memory was recorded.")

@@ -4,7 +4,7 @@ import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
 import { countComputed, drawComputed, showComputing } from "../parts/computed.js";
 import { showState } from "../parts/computing.js";
 import "../parts/lastlines.js";
-import { duration, hue, local, now, size, stamp, t } from "../parts/format.js";
+import { duration, hue, local, make, now, size, stamp, t } from "../parts/format.js";
 import { drawHost, showHost } from "../parts/host.js";
 import { live } from "../parts/live.js";
 import { atRest, isPressed } from "../parts/press.js";
@@ -97,6 +97,7 @@ live.addEventListener("change", ({ detail: { changes } }) => {
 setInterval(() => showWaiting(live.state.containers[id]), 1000);
 
 // ---- VRAM over time ----
+const ENDED = new Set(["exited", "failed", "killed"]);
 const held = await (await fetch(article.dataset.history)).json();
 await atRest();
 const columns = [held.times, held.used, held.granted];
@@ -135,6 +136,10 @@ const plot = chart(
   }),
   columns,
 );
+if (!held.times.length && ENDED.has(article.dataset.state)) {
+  place.nextElementSibling.remove(); // what the colours mean
+  place.replaceWith(make("p", { class: "empty" }, t("no_samples")));
+}
 setInterval(() => {
   const container = live.state.containers[id];
   if (!live.fresh || !container || container.finished_at) return;
