@@ -191,6 +191,7 @@ def test_rest_reports_and_the_page_carry_the_same_figures(week, client):
     page = browser.get("/fairness/").content.decode()
     assert "used 1.50 times the fair share. Holds 30 GiB" in page
     assert "Entitled" not in page
+    assert "Above their fair share: 1 of 2 people" in page
 
 
 def test_attention_is_drawn_to_who_is_far_above_for_a_day_while_others_wait(ada, gpu):

@@ -69,7 +69,9 @@ def test_it_expires_is_taken_back_and_made_anew(admin):
     page = admin.get("/people/lea/").content.decode()
     newer = page.split("/join/#")[1].split("<")[0].strip()
     assert "An invitation is open until" in page
+    assert "invited, until" in admin.get("/people/").content.decode()
     admin.post("/people/lea/", {"do": "take-back"})
+    assert "invited, until" not in admin.get("/people/").content.decode()
     assert join(newer)[1].status_code == 403
 
 

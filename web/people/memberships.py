@@ -75,6 +75,12 @@ def of(user: User) -> Membership | None:
     return Membership.objects.filter(user=user).first()
 
 
+def open_until(user: User) -> datetime | None:
+    """Until when the account's invitation is good; None: none is open."""
+    row = getattr(user, "membership", None)
+    return row.expires_at if row is not None and row.digest and row.expires_at > timezone.now() else None
+
+
 def use(request: HttpRequest, key: str, password: str) -> User:
     """Gives the account its password and signs the session in. Raises Problem, of several at once for all but one."""
     good = Membership.objects.filter(digest=digest(key), expires_at__gt=timezone.now(), user__is_active=True)

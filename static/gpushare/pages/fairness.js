@@ -30,5 +30,5 @@ if (data) {
     }),
     [times, times.map(() => 1), ...people.map(({ values }) => values)],
   );
-  document.getElementById("curve-legend").append(...people.flatMap(({ name }, index) => [key(index), name]));
+  document.getElementById("curve-legend").append(...people.map(({ name }, index) => make("span", { class: "nowrap" }, key(index), name)));
 }

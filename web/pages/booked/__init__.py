@@ -95,6 +95,7 @@ def _shown(user: User, reservation: Reservation, now: datetime) -> dict[str, Any
     absent = begun and now - span[0] >= timedelta(minutes=15) and not reservations.containers_in(reservation)
     return {
         "made": reservation,
+        "mark": reservation.pk % grid.COLOURS,
         "begins": span[0],
         "ends": span[1],
         "state": "lent, as nobody uses it" if absent else "in force" if begun else "planned",

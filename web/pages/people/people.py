@@ -76,7 +76,8 @@ def people(request: HttpRequest) -> HttpResponse:
         except Problem as refused:
             problem = refused
     q, role = request.GET.get("q", "").strip()[:100], request.GET.get("role", "")
-    found = User.objects.prefetch_related("groups").order_by("username").annotate(key_used=Max("tokens__last_used_at"))
+    found = User.objects.prefetch_related("groups").select_related("membership").order_by("username")
+    found = found.annotate(key_used=Max("tokens__last_used_at"))
     if q:
         found = found.filter(Q(username__icontains=q) | Q(email__icontains=q) | Q(groups__name=q)).distinct()
     if role in Role.__members__:
@@ -308,6 +309,7 @@ def _rows(users: list[User]) -> list[dict[str, Any]]:
             "who": user,
             "role": _role(user).group,
             "groups": groups_besides_role(user),
+            "invited": memberships.open_until(user),
             "containers": counts.get(user.pk, 0),
             "held": held.get(user.pk, 0),
         }
