@@ -8,10 +8,13 @@ from typing import Any
 from django.urls import URLPattern
 from playwright.sync_api import APIRequestContext
 
+from tests.support import rows
 from web import urls
 from web.models import Container, Gpu
 
-MORE = {"schema-docs": "/api/v1/docs/", "not-there": "/nowhere/"}  # pages that are not in web/urls.py
+# Pages that are not in web/urls.py, and what others show only if they are asked to.
+QUIET = {"schema-docs": "/api/v1/docs/", "not-there": "/nowhere/", "admin-site": "/admin/"}
+MORE = {**QUIET, "by-person": "/?view=people", "ended": "/?state=failed", "failed": "/containers/<of one that failed>/"}
 
 # Of those in web/urls.py; what is not found to be a page by mistake is missed by the test.
 NAMED = {"dashboard", "login", "queue_page", "deciding", "history", "reports", "fairness", "launch", "container", *MORE}
@@ -31,6 +34,11 @@ def pages(asker: APIRequestContext, container: Container, gpu: Gpu) -> Iterator[
 
 def address(name: str, container: Container, gpu: Gpu) -> str:
     """With what stands for each argument of it. Fails where nothing is known to."""
+    if name == "failed":
+        broke = Container.objects.filter(exit_code=1).first() or rows.container(
+            "broke", container.owner, gpu, finished_at=rows.ago(60), exit_code=1, reason="Out of host memory."
+        )
+        return f"/containers/{broke.pk}/"
     if name in MORE:
         return MORE[name]
     pattern: URLPattern = next(each for each in urls.urlpatterns if each.name == name)
@@ -40,7 +48,7 @@ def address(name: str, container: Container, gpu: Gpu) -> str:
         ("uuid", "StringConverter"): gpu.uuid,
         ("action", "SlugConverter"): "pause",
         ("username", "StringConverter"): container.owner.get_username(),
-        ("name", "StringConverter"): "user",  # a group that there is
+        ("name", "StringConverter"): gpu.node.name if name.startswith("node") else "user",  # a group that there is
         ("what", "SlugConverter"): "receivers",
         ("key", "StringConverter"): "nobody",
     }
@@ -58,4 +66,7 @@ def is_page(asker: APIRequestContext, where: str) -> bool:
     if any(part in where for part in ("/log/", "/logout/")):
         return False  # one does not end while the container runs, the other would end the session
     answer = asker.get(where)
-    return "text/html" in answer.headers.get("content-type", "") and "<html" in answer.text()
+    found = "text/html" in answer.headers.get("content-type", "") and "<html" in answer.text()
+    # Of what does not exist the page is always the same one: that an address leads there is this file's mistake.
+    assert not found or answer.status != 404 or where == MORE["not-there"], f"{where} leads to nothing"
+    return found

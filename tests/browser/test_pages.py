@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.browser import scenes
 from tests.browser.conftest import SIZES
-from tests.support import rows
+from tests.support import axe, rows
 from tests.support.site import person
 from web import audit
 
@@ -124,13 +123,7 @@ def _look_at(page, shot, name, views=CORNERS):
         assert too_wide <= 0, f"{name} at {size} is {too_wide} pixels too wide"
         if (size, theme) not in views:
             continue
-        found = Axe().run(page)
-        serious = [
-            f"{fault['id']}: {[node['html'][:150] for node in fault['nodes'][:4]]}"
-            for fault in found.response["violations"]
-            if fault["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], f"{name} {size} {theme}"
+        assert axe.faults(page) == [], f"{name} {size} {theme}"
 
 
 def test_the_pictures_of_the_readme(site, open_as, shot):

@@ -6,11 +6,10 @@ import re
 from urllib.parse import quote
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import Group, User
 from playwright.sync_api import expect
 
-from tests.support import rows
+from tests.support import axe, rows
 from tests.support.site import person
 from web import audit
 from web.models import Allowance, Verification
@@ -50,9 +49,7 @@ def test_each_page_holds_long_names_and_axe_finds_nothing(lab, open_as, shot, pa
                 .filter((one) => one.getBoundingClientRect().right > innerWidth && !one.closest(".scroll"))
                 .map((one) => one.outerHTML.slice(0, 90))""")
             assert too_wide <= 0, f"{path} at {width} is {too_wide} pixels too wide: {widest[:5]}"
-            found = Axe().run(page).response["violations"]
-            faults = [(fault["id"], fault["nodes"][0]["html"][:150]) for fault in found]
-            assert [fault for fault in faults if "banner-simulated" not in fault[1]] == []  # the frame's own
+            assert axe.faults(page) == []
 
 
 def test_an_account_is_made_given_a_role_and_an_allowance_and_switched_off(site, open_as):
