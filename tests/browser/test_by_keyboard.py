@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
 from tests.browser import scenes
+from tests.support import rows
+from tests.support.answers import answering, obey
+from web.models import Command, Container
 
 FOCUSED = "document.activeElement.textContent"
 
@@ -49,3 +54,50 @@ def test_with_thirty_waiters_the_table_begins_on_the_first_screen(site, open_as,
     assert row["y"] + row["height"] <= 900, row
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     shot(page, "thirty-waiters", whole=False)
+
+
+def reach(page, what, most=60):
+    """By Tab alone, from where the focus is."""
+    expect(what).to_be_visible()
+    for _ in range(most):
+        if what.evaluate("(one) => one === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{what} is not reached with {most} keys")
+
+
+def press(page, what):
+    reach(page, what)
+    page.keyboard.press("Enter")
+
+
+def test_a_launch_a_kill_with_a_reason_and_the_incidents_need_no_mouse(site, open_as):
+    scenes.a_busy_card()
+    page = open_as("op", role="operator")
+    bar = page.get_by_role("navigation", name="Pages")
+    with answering(obey):
+        press(page, bar.get_by_role("link", name="Launch"))
+        for field, text in (("#f-image", "local"), ("#f-command", "sleep 60"), ("#f-gpu_memory", "64MiB")):
+            reach(page, page.locator(field))
+            page.keyboard.type(text)
+        reach(page, page.get_by_label("Name", exact=True))
+        page.keyboard.type("by-hand")
+        press(page, page.get_by_role("button", name="Launch", exact=True))
+        expect(page.get_by_role("heading", level=1, name="by-hand")).to_be_visible()
+        Container.objects.filter(name="by-hand").update(started_at=rows.ago(5))
+        expect(page.locator("#container")).to_have_attribute("data-state", "running")
+        press(page, page.get_by_role("button", name="Kill", exact=True))
+        expect(page.get_by_label("Reason, for the record")).to_be_focused()
+        page.keyboard.type("left alone")
+        page.keyboard.press("Enter")
+        expect(page.locator("#container")).to_have_attribute("data-state", "killed")
+    assert Command.objects.get(kind=Command.Kind.KILL).note == "left alone"
+    page.goto("/")
+    press(page, bar.get_by_role("link", name="Incidents"))
+    reach(page, page.get_by_label("Kind", exact=True))
+    page.keyboard.type("Killed")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("kind=killed"))
+    expect(page.locator("tbody tr")).to_have_count(1)
+    press(page, page.locator("tbody").get_by_role("link", name="by-hand"))
+    expect(page.get_by_role("heading", level=1, name="by-hand")).to_be_visible()

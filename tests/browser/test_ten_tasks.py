@@ -16,7 +16,7 @@ ROLES = {"boss": "admin"}
 def named(site) -> Named:
     scene = lab.a_lab(site.home / "logs")
     return Named(
-        waiter="hanna", waits="hanna-sweep-3", away="greta", paused=3, failed=scene.failed.name, word="OutOfMemoryError",
+        waiter="hanna", waits="hanna-sweep-3", away="greta", paused=3, failed="ann-finetune", word="OutOfMemoryError",
         stopped="bob", count=len(scene.of("bob")), node=scene.cards[0].node.name, card=0,
     )  # fmt: skip
 
