@@ -28,8 +28,11 @@ const sizes = new ResizeObserver((entries) => {
   }
 });
 
-/** From the first to the last time; a minute where that is one moment: uPlot would show half a year. */
-const span = (_, first, last) => (last > first ? [first, last] : [(last ?? now()) - 60, last ?? now()]);
+/** From the first to the last time; a minute where that is one moment, of which uPlot has made 1,000 days by then. */
+const span = ({ data: [times] }, first, last) => {
+  const end = times.at(-1) ?? now();
+  return times.at(0) < end ? [first, last] : [end - 60, end];
+};
 
 /**
  * A chart in `place`. `options()` gives uPlot's options with colours as they are now; `data` its columns.
