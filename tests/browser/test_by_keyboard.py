@@ -39,6 +39,9 @@ def test_each_panel_of_a_page_is_a_landmark_with_a_link_to_it(site, open_as):
         panel = panels.nth(number)
         expect(page.get_by_role("region", name=panel.locator("h2").first.inner_text(), exact=True)).to_have_count(1)
         assert links.nth(number + 1).get_attribute("href") == f"#{panel.get_attribute('id')}"
+    page.goto("/")
+    page.keyboard.press("Tab")
+    expect(page.locator('a.skip[href="#nodes"]')).to_be_hidden()  # of one node there is no such panel
 
 
 def test_with_thirty_waiters_the_table_begins_on_the_first_screen(site, open_as, shot):

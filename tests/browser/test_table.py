@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Route, expect
 
+from tests.browser import scenes
 from tests.support import rows
 from tests.support.answers import answering, obey
 from tests.support.site import person
@@ -190,3 +191,17 @@ def test_a_row_is_worked_by_keys(site, open_as):
         page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/containers/.+/"))
     expect(page.get_by_role("heading", level=1)).to_have_text("older")
+
+
+def test_filters_stand_in_the_address_and_come_back_with_it(site, open_as):
+    scenes.a_busy_card()
+    page = open_as("op", role="operator")
+    page.get_by_label("Owner", exact=True).select_option("ann")
+    expect(page.locator("tr[data-id]")).to_have_count(2)
+    page.get_by_label("Search").fill("train")
+    expect(page.locator("tr[data-id]")).to_have_count(1)
+    expect(page).to_have_url(re.compile("owner=ann"))
+    colleague = open_as("other", page.url.removeprefix(site.url), role="operator")
+    expect(colleague.locator("tr[data-id]")).to_have_count(1)
+    expect(colleague.locator("tr[data-id]")).to_contain_text("train-7")
+    expect(colleague.get_by_label("Owner", exact=True)).to_have_value("ann")
