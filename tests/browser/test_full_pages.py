@@ -41,6 +41,8 @@ FAULTS = """() => {
     const [one, other] = [label.getBoundingClientRect(), control.getBoundingClientRect()];
     if (one.bottom <= other.top || other.bottom <= one.top) say("a label parted from its field", label);
   }
+  for (const table of document.querySelectorAll("main table.stack"))
+    if (innerWidth < 600 && table.scrollWidth > table.parentElement.clientWidth + 1) say("beyond its panel", table);
   for (const link of document.querySelectorAll("a[href*='/api/v1/']"))
     if (!/docs/.test(link.href)) say("a link to what is for programs", link);
   return faults;

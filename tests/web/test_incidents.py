@@ -136,3 +136,13 @@ def test_a_card_out_of_service_is_one_incident_and_what_is_announced_is_none(nig
 def test_the_last_lines_of_the_first_failures_are_there_without_a_click(night):
     opened = [row["each"].container.name for row in page().context["rows"] if row["opened"]]
     assert sorted(opened) == ["fails", "refused"]
+
+
+def test_a_wait_that_is_not_over_has_no_end(night, card):
+    waits = rows.container("still", person("bob"), card, suspended_since=rows.ago(120))
+    append(waits, rows.ago(120), EventKind.SUSPENDED, card, bytes=1 << 30)
+    browser = Client()
+    browser.force_login(person("bob"))
+    (found,) = [row["each"] for row in browser.get("/incidents/?kind=waited").context["rows"]]
+    assert found.until is None
+    assert found.text.startswith("Waits for memory, ")

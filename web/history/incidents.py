@@ -134,7 +134,10 @@ def _waits(chosen: Q, start: datetime, end: datetime) -> Iterator[Incident]:
         if pk not in known:  # forgotten just now
             continue
         length = span((wait.end - wait.start).total_seconds())
-        yield _of(known[pk], wait.start, Kind.WAITED, f"Waited {length} for memory.", wait.end)
+        if wait.end < end:
+            yield _of(known[pk], wait.start, Kind.WAITED, f"Waited {length} for memory.", wait.end)
+        else:
+            yield _of(known[pk], wait.start, Kind.WAITED, f"Waits for memory, {length} so far.")
 
 
 def _moves(chosen: Q, start: datetime, end: datetime) -> Iterator[Incident]:
