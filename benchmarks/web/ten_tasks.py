@@ -68,8 +68,8 @@ def fill(appliance: Appliance) -> Named:
         for each in range(waiting):
             launch(f"{name}-sweep-{each + 1}", name, number % 2, 30000, 31000)
             number += 1
-    for each in paused:
-        appliance.api("POST", f"containers/{each}/pause/", {})
+    for held in paused:
+        appliance.api("POST", f"containers/{held}/pause/", {})
     failing = [sys.executable, "-c", "raise MemoryError('CUDA out of memory')"]
     asked = {"image": "local", "name": "ann-finetune", "owner": "ann", "command": failing, "gpu_memory": "64MiB"}
     appliance.api("POST", "containers/", asked)

@@ -96,7 +96,7 @@ _CATALOGUE: dict[str, str] = {
     "all_unexplained": "{count} hold memory outside their quota",
     "all_uncapped": "{count} have a process without a quota",
     "all_not_restored": "{count} cannot continue: their GPU memory could not be restored",
-    "all_holding": "{count} are idle while others wait",
+    "all_holding": "{count} are paused or idle while others wait",
     "all_above_share": "{count} people are far above their fair share while others wait",
     "all_no_turns": "{count} do not share compute time",
     "many_free": "Free the memory of all {count}",
