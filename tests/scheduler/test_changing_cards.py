@@ -183,6 +183,31 @@ async def test_a_card_out_of_service_is_emptied_of_who_can_be_moved(two: InProce
     assert event.detail.startswith("GPU 0 is out of service.")
 
 
+async def test_one_that_has_left_a_card_leaves_the_next_one_that_is_out_of_service_too(two: InProcess) -> None:
+    container = await holding(two)
+    for index in (0, 1):
+        await two.command("drain-gpu", gpu=uuid(two, index), reason="")
+        await two.eventually(lambda: held(two)[1 - index] == GIB + CONTEXT)  # noqa: B023
+        await two.command("undrain-gpu", gpu=uuid(two, index))
+    assert await card_of(two, container) == 0
+    sound(two)
+
+
+async def test_one_that_had_no_room_elsewhere_leaves_as_soon_as_there_is_some(two: InProcess) -> None:
+    other = await two.launch("workload", "--bytes", "3GiB", "--hold", "600", gpu_memory=7 * GIB // 2,
+                             gpu_uuids=[uuid(two, 1)], give_way=False)  # fmt: skip
+    await two.says(other, "holding")
+    container = await holding(two, gpu_uuids=[uuid(two, 0)])
+    await two.command("drain-gpu", gpu=uuid(two, 0), reason="")
+    await two.passes(30)
+    assert await card_of(two, container) == 0
+    await two.command("kill", other)
+    await two.returned(other)
+    await two.eventually(lambda: held(two) == [0, GIB + CONTEXT], within=60)
+    assert await card_of(two, container) == 1
+    sound(two)
+
+
 async def test_of_a_card_that_does_not_answer_nothing_is_moved(two: InProcess) -> None:
     await holding(two, gpu_uuids=[uuid(two, 0)])
     two.cards.faulty[uuid(two, 0)] = {"xid": 79}

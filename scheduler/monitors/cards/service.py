@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 
 AGAIN = 600.0  # seconds in which one that could not be moved is not tried again
+NO_ROOM = 30.0  # and one that had no room on another card
 Move = Callable[[LiveContainer, str, str, str], Awaitable[str]]
 
 
@@ -38,7 +39,7 @@ class Service:
 
     def __init__(self, gpus: Gpus, broker: Broker, store: Store, move: Move) -> None:
         self._gpus, self._broker, self._store, self._move = gpus, broker, store, move
-        self._tried: dict[str, float] = {}  # container → when it was last tried to move it off
+        self._again: dict[str, float] = {}  # container that could not be moved off → when it is tried again
         self._reasons: dict[str, str] = {}  # GPU → why it was last drained
         self._unrecorded: list[tuple[str, str]] = []  # deeds of ours that the audit log has not taken yet
 
@@ -90,21 +91,22 @@ class Service:
     async def empty(self) -> None:
         """Moves who can be moved off the cards that are out of service; one after the other, and the others stay."""
         lives = self._broker.live_containers
-        self._tried = {name: at for name, at in self._tried.items() if name in lives}
+        self._again = {name: at for name, at in self._again.items() if name in lives}
         for live in list(lives.values()):
             for gpu in [gpu for gpu in live.quota if self.is_drained(gpu) and self._reasons.get(gpu) not in SILENT]:
                 if to := self._other(live, gpu):
-                    self._tried[live.id] = self._broker.now()
                     try:
                         await self._move(live, gpu, to, f"GPU {self._gpus.cards[gpu].index} is out of service.")
                     except Problem as problem:
                         log.warning("container %s stays on a GPU that is out of service: %s", live, problem)
+                        after = NO_ROOM if problem.code == "no_room" else AGAIN
+                        self._again[live.id] = self._broker.now() + after
 
     def _other(self, live: LiveContainer, gpu: str) -> str:
         """A card for it, if it may be moved; else empty."""
         known, state = self._broker.state.containers.get(live.id), self._broker.state
-        late = self._broker.now() - self._tried.get(live.id, -inf) < AGAIN
-        if known is None or late or live.finished or not (live.engine_id and known.preemptible and known.movable):
+        tried = self._broker.now() < self._again.get(live.id, -inf)
+        if known is None or tried or live.finished or not (live.engine_id and known.preemptible and known.movable):
             return ""
         others = {
             uuid: card for uuid, card in state.gpus.items() if uuid not in live.quota and uuid in self._gpus.cards
