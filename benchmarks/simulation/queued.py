@@ -17,7 +17,8 @@ from statistics import mean
 
 from scheduler.containers import placement
 from scheduler.core.arbiter import handle
-from scheduler.core.events import ContainerAdded, ContainerEnded, Event, GpuSeen, Granted, Needed, SessionOpened, Ticked
+from scheduler.core.effects import Granted
+from scheduler.core.events import ContainerAdded, ContainerEnded, Event, GpuSeen, Needed, SessionOpened, Ticked
 from scheduler.core.planned.order import Candidate, Queue, Shape, Started
 from scheduler.core.state import State
 

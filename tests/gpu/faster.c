@@ -56,7 +56,8 @@ static void *map(void *wanted, size_t bytes, int prot, int flags, int file, off_
     int said = log ? open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : -1;
     if (said >= 0) {
         int length = snprintf(line, sizeof line, "%zu MiB, prot %d, flags %#x\n", bytes >> 20, prot, (unsigned)flags);
-        if (write(said, line, (size_t)length) < 0) {}
+        if (write(said, line, (size_t)length) < 0) {
+        }
         close(said);
     }
     if (way && strstr(way, "huge")) madvise(at, bytes, MADV_HUGEPAGE);

@@ -878,5 +878,29 @@ class Migration(migrations.Migration):
             model_name='volume',
             constraint=models.UniqueConstraint(fields=('node', 'name'), name='one_volume_a_name'),
         ),
+        migrations.CreateModel(
+            name='AppSession',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('port', models.PositiveIntegerField()),
+                ('session', models.CharField(editable=False, help_text='At the dashboard: the key of it.', max_length=40)),
+                ('digest', models.CharField(editable=False, max_length=64, unique=True)),
+                ('browser', models.CharField(blank=True, editable=False, help_text='Hash of what that browser alone has; empty: it came.', max_length=64)),
+                ('expires_at', models.DateTimeField(db_index=True)),
+                ('container', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='web.container')),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+        ),
+        migrations.CreateModel(
+            name='AppGuest',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('container', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='guests', to='web.container')),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'constraints': [models.UniqueConstraint(fields=('container', 'user'), name='guest_once_a_container')],
+            },
+        ),
         migrations.RunPython(ship, migrations.RunPython.noop),
     ]

@@ -1,4 +1,4 @@
-"""PostgreSQL's functions for hosts with a role of their own (services/joining/functions.py): they see the rows of all."""
+"""PostgreSQL functions, of services/joining/functions.py, for hosts with a role of their own: they see all rows."""
 
 from __future__ import annotations
 

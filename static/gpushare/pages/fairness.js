@@ -30,5 +30,7 @@ if (data) {
     }),
     [times, times.map(() => 1), ...people.map(({ values }) => values)],
   );
-  document.getElementById("curve-legend").append(...people.map(({ name }, index) => make("span", { class: "nowrap" }, key(index), name)));
+  document
+    .getElementById("curve-legend")
+    .append(...people.map(({ name }, index) => make("span", { class: "nowrap" }, key(index), name)));
 }
