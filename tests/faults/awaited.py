@@ -55,9 +55,9 @@ class Awaited(Scene):
         self._launch(name, _JOB, gpu_memory=4 * GIB, environment={"HOLD": hold}, **fields)
 
     def _card_is_hot(self) -> None:
-        """It becomes hot, and cool again: whoever waits goes on waiting."""
+        """It becomes hot, short of switching itself off, and cool again: whoever waits goes on waiting."""
         for order, is_told in (
-            ("sim_card_heat 0 150", lambda gpu: gpu.hot_since is not None),
+            ("sim_card_heat 0 55", lambda gpu: gpu.hot_since is not None),
             ("sim_card_heat 0 0", lambda gpu: gpu.hot_since is None),
         ):
             self.world.card(order)
