@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.simulation import day, people, pieces, turns
+from benchmarks.simulation import day, people, pieces, turns_mixes
 from benchmarks.simulation.report import figure, tables
 from benchmarks.simulation.series import ALL_POLICIES, SIZES, Series, measure
 from benchmarks.simulation.workloads import CAPACITY, WORKLOADS
@@ -58,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(pieces.tables(options.seeds))
         return
     if options.turns:
-        print(turns.tables())
+        print(turns_mixes.tables())
         return
     if options.trace is not None:
         jobs = WORKLOADS[options.workload](options.sizes[0], options.trace)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean, median, quantiles
 
-from benchmarks.simulation.lab import GIB, LATER, SPEEDS, Day, Program, Stall, play, takes
+from benchmarks.simulation.lab import LATER, play
+from benchmarks.simulation.programs import GIB, SPEEDS, Day, Program, Stall, takes
 from benchmarks.simulation.report import SHORT, aligned
 from benchmarks.simulation.workloads import CAPACITY, paper
 from scheduler.core.moves.preemption import WORTH

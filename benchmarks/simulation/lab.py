@@ -7,15 +7,14 @@ Where turns are simulated, those that compute on a card divide its time; else ea
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, NamedTuple
 
+from benchmarks.simulation.programs import Day, Program, Stall, sums, takes
 from scheduler.core.arbiter import handle
 from scheduler.core.effects import Effect, Granted, Preempt, Restore, TakeBack
 from scheduler.core.events import (
@@ -38,78 +37,8 @@ from scheduler.core.people.tree import Tree
 from scheduler.core.state import Mode, Preemption, State
 from scheduler.core.turns.shares import divide_by_person
 
-GIB = 2**30
 HORIZON = 14 * 86400.0  # seconds, by which everything has ended
 SOON, LATER = 1.0, 20.0  # seconds to a tick after something has happened, and after another tick
-
-# GiB → seconds: the first time out, out again, the first time back, back again
-MEASURED = {4: (5.6, 2.9, 1.3, 1.3), 16: (9.6, 8.6, 3.3, 2.9), 40: (22.0, 20.0, 7.4, 6.9)}
-SPEEDS: dict[str, Any] = {"out": 2.0 * GIB, "back": 6.0 * GIB, "least": 1.0}  # what the arbiter is told of it
-
-
-def takes(size: int, *, back: bool, first: bool) -> float:
-    """How long a transfer takes: on the straight line through the two measurements beside `size`."""
-    sizes, column = list(MEASURED), 2 * back + (not first)
-    place = min(max(bisect(sizes, size / GIB), 1), len(sizes) - 1)
-    (low, high) = sizes[place - 1 : place + 1]
-    took, takes = MEASURED[low][column], MEASURED[high][column]
-    return took + (takes - took) * (size / GIB - low) / (high - low)
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One container with one process that takes `size` bytes as it starts.
-
-    `cells`: seconds of pause, then of computing, one after the other; then it ends. At `until` it is closed, unless it
-    is in a cell. `then`: what its owner starts when it has ended, at that time.
-    """
-
-    kind: str
-    arrives: float
-    size: int
-    cells: tuple[tuple[float, float], ...]
-    until: float = inf
-    owner: str = ""
-    then: Callable[[float], Program] | None = None
-
-
-class Stall(NamedTuple):
-    """`ahead`: how many waited already as it began. `start`: it had nothing yet."""
-
-    place: int
-    began: float
-    seconds: float
-    ahead: int
-    start: bool
-
-
-Sums = defaultdict[str, float]
-
-
-def _sums() -> Sums:
-    return defaultdict(float)
-
-
-@dataclass(slots=True)
-class Day:
-    """What happened. `cells`: of each cell after the first, the seconds that it was stalled before it began.
-
-    By owner, of the times in which somebody waited for the card: byte·seconds held, seconds computed, and both due.
-    `wanted_due`: byte·seconds, as if nobody were due more than its containers there take, and the others the rest.
-    """
-
-    stalls: list[Stall] = field(default_factory=list)
-    cells: list[float] = field(default_factory=list)
-    outs: int = 0
-    moving: float = 0.0
-    finish: float = 0.0
-    held: Sums = field(default_factory=_sums)
-    held_due: Sums = field(default_factory=_sums)
-    wanted_due: Sums = field(default_factory=_sums)
-    computed: Sums = field(default_factory=_sums)
-    computed_due: Sums = field(default_factory=_sums)
-    ended: Sums = field(default_factory=_sums)
-    starts: dict[str, list[float]] = field(default_factory=dict)  # seconds until each start
 
 
 class Turns(StrEnum):
@@ -209,7 +138,7 @@ class _Lab:
         """What each owner has in this time, and what is due to it, on cards that somebody waits for."""
         for gpu, meter in self.state.people.meters.items() if seconds else ():
             there = {name: entry.held for name, entry in meter.people.items() if entry.there} if meter.calls else {}
-            parts, held, computed = self.tree.divide(there), sum(there.values()), _sums()
+            parts, held, computed = self.tree.divide(there), sum(there.values()), sums()
             for run in self._computing(gpu) if there else ():
                 computed[run.program.owner] += run.speed
             wants = Counter[str]()

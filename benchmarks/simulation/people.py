@@ -18,7 +18,8 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.simulation import day, simulate
-from benchmarks.simulation.lab import GIB, SPEEDS, Program, Turns, play
+from benchmarks.simulation.lab import Turns, play
+from benchmarks.simulation.programs import GIB, SPEEDS, Program
 from benchmarks.simulation.report import SHORT, aligned
 from benchmarks.simulation.workloads import paper
 from scheduler.core import fair

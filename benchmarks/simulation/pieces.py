@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from random import Random
 from statistics import fmean
 
-from benchmarks.simulation.lab import GIB, SPEEDS, takes
+from benchmarks.simulation.programs import GIB, SPEEDS, takes
 from scheduler.containers.placement import choose
 from scheduler.core.arbiter import handle
 from scheduler.core.effects import Granted, Relocate, Restore, TakeBack

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.simulation import __main__ as command
 from benchmarks.simulation.day import LABS, PAPERS, RULES, measure, programs
-from benchmarks.simulation.lab import GIB, Program, play, takes
+from benchmarks.simulation.lab import play
+from benchmarks.simulation.programs import GIB, Program, takes
 from benchmarks.simulation.simulate import run
 from benchmarks.simulation.workloads import CAPACITY, paper
 from scheduler.core.state import Preemption

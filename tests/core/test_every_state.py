@@ -6,7 +6,8 @@ from math import inf
 import pytest
 
 from benchmarks.simulation.exploring import deadlock
-from benchmarks.simulation.exploring.explorer import Broken, Host, explore, hosts
+from benchmarks.simulation.exploring.explorer import Broken, explore, hosts
+from benchmarks.simulation.exploring.keys import Host
 from benchmarks.simulation.exploring.splits import Cards, check
 from scheduler.core import changes, safety
 from scheduler.core.moves import preemption

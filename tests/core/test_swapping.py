@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.simulation.exploring.explorer import Host, explore
+from benchmarks.simulation.exploring.explorer import explore
+from benchmarks.simulation.exploring.keys import Host
 from scheduler.core.effects import Granted, Reason, Refused, Rejected, Restore, Suspended, TakeBack
 from scheduler.core.events import (
     CameBack,

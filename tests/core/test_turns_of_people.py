@@ -10,7 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from benchmarks.simulation.turns import PEOPLE, of, people, play, shares
+from benchmarks.simulation.turns import play, shares
+from benchmarks.simulation.turns_mixes import PEOPLE, of, people
 from scheduler.core.people.tree import Tree
 from scheduler.core.turns import (
     Admitted,

@@ -6,7 +6,8 @@ from statistics import median
 
 import pytest
 
-from benchmarks.simulation.turns import AHEAD, GEMM, LOOK, MIXES, NOTEBOOK, TRAINING, Program, farthest, play, shares
+from benchmarks.simulation.turns import LOOK, Program, farthest, play, shares
+from benchmarks.simulation.turns_mixes import AHEAD, GEMM, MIXES, NOTEBOOK, TRAINING
 from scheduler.core.turns import Mode
 
 SECONDS = 40.0

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from benchmarks.simulation.exploring.explorer import NOW, STILL, Broken, Host, build
+from benchmarks.simulation.exploring.explorer import Broken
+from benchmarks.simulation.exploring.keys import NOW, STILL, Host, build
 from scheduler.core import safety
 from scheduler.core.arbiter import handle
 from scheduler.core.changes import lend
