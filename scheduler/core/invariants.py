@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler.core import changes, expected, reserved, safety
+from scheduler.core import changes, expected, moves, reserved, safety
 from scheduler.core.people import heads
 from scheduler.core.people.ledger import Meter, Side
 from scheduler.core.people.tree import ROOT
@@ -139,7 +139,7 @@ def _stuck(state: State) -> Iterator[str]:
     """No deadlock: where nobody who holds memory runs, nobody who waits could be given any, now or ever."""
     gpus = safety.linked(state, state.gpus)
     waiting = {r.container for r in state.waiting if not safety.put_by(state.containers[r.container])}
-    moving = any(each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values())
+    moving = moves.is_moving(state)
     settling = any(request.awaiting or expected.holds_up(state, request) for request in state.waiting)
     holding_back = any(reserved.kept(state, gpu) for gpu in gpus)  # to the reservation's end at the latest
     if not waiting or moving or settling or holding_back:  # each for a bounded time

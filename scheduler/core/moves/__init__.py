@@ -19,7 +19,7 @@ from enum import Enum, auto
 
 from scheduler.core.effects import Restore
 from scheduler.core.events import CameBack, MoveBegun, NotMoved, SwapInRequested, SwappedOut
-from scheduler.core.state import Container, Stage
+from scheduler.core.state import Container, Stage, State
 
 AFTER: Mapping[type, Mapping[Stage, Stage]] = {
     MoveBegun: {Stage.HERE: Stage.LEAVING},
@@ -71,3 +71,18 @@ def next_step(stage: Stage, **found: bool) -> Action:
 def moved(container: Container, by: type) -> Container:
     stage = AFTER[by].get(container.stage, container.stage)
     return container if stage is container.stage else replace(container, stage=stage)
+
+
+def is_moving(state: State) -> bool:
+    """Whether the memory of a container is on its way. One moves at a time."""
+    return any(each.stage and each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values())
+
+
+def size(container: Container) -> int:
+    """Bytes that a move of it transfers."""
+    return sum(container.leased.values())
+
+
+def host_room(state: State) -> float:
+    """Bytes of host memory that containers may still be moved to."""
+    return state.preemption.memory - sum(sum(each.out.values()) for each in state.containers.values())

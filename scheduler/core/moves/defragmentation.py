@@ -24,7 +24,7 @@ from scheduler.core import changes, moves, reserved
 from scheduler.core.effects import Granted, Relocate, Restore
 from scheduler.core.events import STAYS, CameBack, MoveBegun
 from scheduler.core.moves import preemption
-from scheduler.core.state import Container, Request, Stage, State
+from scheduler.core.state import Container, Request, State
 from scheduler.core.step import Step
 
 MOST = 3  # moves for one call
@@ -61,17 +61,13 @@ def relocate(step: Step) -> bool:
         if (plan := _Search(state, request, before.keys()).plan()) and _is_worth(state, request, plan):
             first = plan.moves[0]
             if _helps(state, first, request, last=len(plan.moves) == 1):
-                seconds = state.preemption.seconds(size(first.container))
+                seconds = state.preemption.seconds(moves.size(first.container))
                 begun = replace(moves.moved(first.container, MoveBegun), relocated=state.now, place=request.since)
                 saved = saved_up(state) - seconds / _a_second(state)
                 step.state = replace(changes.put_container(state, begun), saved=saved, saved_at=state.now)
                 step.effects.append(Relocate(begun.id, first.old, first.new, request.container))
                 return True
     return False
-
-
-def size(container: Container) -> int:
-    return sum(container.leased.values())
 
 
 def saved_up(state: State) -> float:
@@ -87,7 +83,7 @@ def _a_second(state: State) -> float:
 def _waiting(state: State) -> Iterator[Request]:
     if state.preemption.move_share <= 0 or len(state.gpus) < 2 or not state.waiting:
         return
-    if any(each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values() if each.stage):
+    if moves.is_moving(state):
         return
     for request in preemption.waiting_in_earnest(state):
         if not request.back and state.now - request.since >= WAITS:
@@ -135,7 +131,7 @@ class _Search:
             if container.leased and container.id not in asking and _may_relocate(state, container):
                 self._movers.setdefault(next(iter(container.quota)), []).append(container)
         for movers in self._movers.values():
-            movers.sort(key=size)
+            movers.sort(key=moves.size)
 
     def plan(self) -> Plan | None:
         state, gpu = self._state, self._request.gpu
@@ -178,7 +174,7 @@ class _Search:
             for ready in self._room(new, quota, done, most - 1):
                 move, free = Move(container, old, new), dict(ready.free)
                 free[old], free[new] = free[old] + held, free[new] - quota
-                seconds = ready.seconds + self._state.preemption.seconds(size(container))
+                seconds = ready.seconds + self._state.preemption.seconds(moves.size(container))
                 yield Plan(seconds, (*ready.moves, move), free)
 
     def _targets(self, old: str, done: Plan) -> Sequence[str]:

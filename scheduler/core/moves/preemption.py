@@ -28,7 +28,7 @@ from scheduler.core.effects import Granted, Preempt
 from scheduler.core.events import MoveBegun
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.tree import Node
-from scheduler.core.state import Container, Mode, Request, Stage, State
+from scheduler.core.state import Container, Mode, Request, State
 from scheduler.core.step import Step
 
 WORTH = 20
@@ -41,7 +41,7 @@ def preempt(step: Step, for_a_reservation: Callable[[State], Preempt | None]) ->
     state = step.state
     if not (state.waiting or state.reserves):
         return
-    if any(each.stage and each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values()):
+    if moves.is_moving(state):
         return
     if preempted := for_a_reservation(state) or _next(state):
         container = step.state.containers[preempted.container]
@@ -66,17 +66,13 @@ def _next(state: State) -> Preempt | None:
 
 def _holders(state: State) -> dict[str, list[Container]]:
     """GPU → who may be asked to leave it, the first to go first; only those for whom there is room in host memory."""
-    left = state.preemption.memory - sum(sum(each.out.values()) for each in state.containers.values())
-    able = [each for each in state.containers.values() if may_go(state, each) and _size(each) <= left]
+    left = moves.host_room(state)
+    able = [each for each in state.containers.values() if may_go(state, each) and moves.size(each) <= left]
     holders: dict[str, list[Container]] = {}
     for holder in sorted(able, key=lambda each: rank(state, each)):
         for gpu in holder.leased:
             holders.setdefault(gpu, []).append(holder)
     return holders
-
-
-def _size(container: Container) -> int:
-    return sum(container.leased.values())
 
 
 def may_go(state: State, container: Container) -> bool:
@@ -129,7 +125,7 @@ def _goes_for(state: State, holder: Container, request: Request, gone: Gone) -> 
         stays = rule.mode is Mode.SHARE or holder.priority > waits.priority
     if stays:
         return False
-    cost = rule.seconds(_size(holder)) + rule.seconds(sum(waits.quota.values()))
+    cost = rule.seconds(moves.size(holder)) + rule.seconds(sum(waits.quota.values()))
     if state.now - max(holder.held_since, request.since) < max(rule.rotate, WORTH * cost):
         return False
     return rule.mode is Mode.ROTATE or sharing.gives_to(state, holder, waits, request.gpu, gone)
@@ -198,9 +194,8 @@ def _enough(
         if all(amount <= 0 for amount in _with(lacking, holder, 1).values()):
             del going[holder.id]
             lacking = _with(lacking, holder, 1)
-    taken = sum(sum(each.out.values()) for each in state.containers.values())
     chosen = sorted(going.values(), key=lambda each: rank(state, each))
-    return chosen if taken + sum(map(_size, chosen)) <= state.preemption.memory else []
+    return chosen if sum(map(moves.size, chosen)) <= moves.host_room(state) else []
 
 
 def _with(lacking: Mapping[str, int], holder: Container, sign: int) -> dict[str, int]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from scheduler.core import reserved
+from scheduler.core import moves, reserved
 from scheduler.core.effects import Preempt
 from scheduler.core.moves import preemption
-from scheduler.core.state import Container, Mode, Reserve, Stage, State
+from scheduler.core.state import Container, Mode, Reserve, State
 
 MARGIN = 10.0  # seconds: a move is begun between two looks, and the first of a program is slower
 SLOWER = 1.5
@@ -31,8 +31,8 @@ def lead(state: State) -> float:
     then = replace(state, reserves=tuple(replace(each, is_kept=True) for each in near))
     rule = state.preemption
     going = {each.id: each for gpu in reserved.short_gpus(then) for each in _going(then, gpu)}.values()
-    moves = sum(rule.least + sum(each.leased.values()) / rule.out for each in going)
-    return MARGIN + SLOWER * moves
+    seconds = sum(rule.least + moves.size(each) / rule.out for each in going)
+    return MARGIN + SLOWER * seconds
 
 
 def next_to_go(state: State) -> Preempt | None:
@@ -45,7 +45,7 @@ def next_to_go(state: State) -> Preempt | None:
 
 def in_the_way(state: State) -> dict[str, str]:
     """Containers that are to end for reservations that have begun short and say so → the reservation."""
-    if any(each.stage in (Stage.LEAVING, Stage.COMING) for each in state.containers.values()):
+    if moves.is_moving(state):
         return {}
     return {
         container.id: reserve.id
@@ -71,8 +71,8 @@ def _going(state: State, gpu: str) -> list[Container]:
     """Those that are to be moved, the first to go first."""
     if not state.preemption.able:
         return []
-    room = state.preemption.memory - sum(sum(each.out.values()) for each in state.containers.values())
-    return _enough(state, gpu, _others(state, gpu, lambda each: preemption.may_go(state, each)), room)
+    able = _others(state, gpu, lambda each: preemption.may_go(state, each))
+    return _enough(state, gpu, able, moves.host_room(state))
 
 
 def _others(state: State, gpu: str, able: Callable[[Container], bool]) -> list[Container]:
@@ -88,7 +88,7 @@ def _enough(state: State, gpu: str, ranked: Iterable[Container], room: float = f
     host memory that they may fill together."""
     lacks, chosen = reserved.short(state, gpu), list[Container]()
     for each in ranked:
-        if lacks > 0 and (size := sum(each.leased.values())) <= room:
+        if lacks > 0 and (size := moves.size(each)) <= room:
             chosen.append(each)
             lacks -= each.leased[gpu]
             room -= size
