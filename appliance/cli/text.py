@@ -107,6 +107,18 @@ def _cells(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
 
+def wrapped(text: str, cells: int) -> list[str]:
+    """In lines of so many cells, between words; a word that is wider than a line is cut."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else ""
+        if lines and width(longer) <= cells:
+            lines[-1] = longer
+        else:
+            lines.append(cut(word, cells))
+    return lines
+
+
 def cut(text: str, cells: int) -> str:
     """As much as fits; an ellipsis says that there is more."""
     if width(text) <= cells:

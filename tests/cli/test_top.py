@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from appliance.cli.text import width
+from tests.cli.stand import CARD, LEFT, Stand, container, has, is_whole, leaves, row, top, waiting
 from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import Appliance, http, until
 from tests.support.terminal import Screen
 
-GIB = 2**30
 SIZES = pytest.mark.parametrize(("rows", "columns"), [(24, 80), (50, 200)])
-LEFT = b"\x1b[?1049l"
 CLEARS = (b"\x1b[2J", b"\x1b[J", b"\x1b[0J", b"\x1b[1J", b"\x1bc")
-
-
-def top(environ: dict[str, str], rows: int = 24, columns: int = 80) -> Screen:
-    env = environment(environ)
-    del env["COLUMNS"]
-    return Screen([*ENTRY, "top", "--interval", "0.2"], env, rows, columns)
-
-
-def has(word: str) -> Any:
-    return lambda lines: any(word in line for line in lines)
-
-
-def row(lines: list[str], name: str) -> int:
-    return next(at for at, line in enumerate(lines) if re.search(rf"\b{re.escape(name)}\b", line))
-
-
-def leaves(screen: Screen, key: str = "q", code: int = 0) -> None:
-    """Everything is as before, and nothing was said."""
-    screen.type(key)
-    assert screen.exit_code() == code
-    is_whole(screen)
-
-
-def is_whole(screen: Screen) -> None:
-    assert screen.settings() == screen.before
-    assert b"".join(screen.written).endswith(b"\x1b[?7h\x1b[?25h" + LEFT)
 
 
 # ---- a real appliance ----
@@ -180,54 +149,6 @@ def test_it_stops_and_goes_on_with_the_terminal_whole_in_between(appliance: Appl
 # ---- answers made up: many, long, wide, hostile ----
 
 
-def container(number: int, **more: Any) -> dict[str, Any]:
-    gpu = {"uuid": "GPU-0", "quota": GIB, "granted": 0, "used": number << 20, "peak": number << 20,
-           "held_back_lately": 0, "had_lately": None}  # fmt: skip
-    return {
-        "id": f"{number:08x}-0000-4000-8000-000000000000", "name": f"job-{number:03}", "owner": f"user-{number % 7}",
-        "image": "pytorch/pytorch:2.4", "state": "running", "gpus": [gpu], "created_at": "2026-11-20T10:00:00+00:00",
-        "started_at": "2026-11-20T10:00:00+00:00", "suspended_since": None, "queue_position": None, "idle_since": None,
-        "exit_code": None, "gave_way": "", "gave_way_to": "", **more,
-    }  # fmt: skip
-
-
-def waiting(number: int, **more: Any) -> dict[str, Any]:
-    since = datetime.now(UTC).isoformat()
-    return {"position": number, "name": f"wait-{number}", "owner": "ada", "bytes": GIB, "since": since,
-            "reason": "Needs 1 GiB; 0 bytes is free.", "id": f"w{number}", **more}  # fmt: skip
-
-
-CARD = {"index": 0, "uuid": "GPU-0", "name": "NVIDIA H200", "most": 140 * GIB, "capacity": 139 * GIB, "charged": GIB,
-        "free": 138 * GIB, "utilisation": 40}  # fmt: skip
-
-
-class Stand:
-    """Answers as REST does, with what a test says."""
-
-    def __init__(self) -> None:
-        self.told: dict[str, list[dict[str, Any]]] = {"gpus": [CARD], "containers": [], "queue": []}
-        self.answers = threading.Event()  # while it is set
-        self.answers.set()
-        stand = self
-
-        class Answers(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                stand.answers.wait()
-                body = json.dumps({"results": stand.told[self.path.split("/")[3]], "next": None}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-        self.server.daemon_threads = True
-        self.environ = {"GPUSHARE_URL": f"http://127.0.0.1:{self.server.server_port}", "GPUSHARE_TOKEN": "gps_x"}
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture
 def stand() -> Iterator[Stand]:
     made = Stand()
@@ -348,6 +269,24 @@ def test_at_eighty_columns_what_matters_stays_and_names_are_whole_if_they_can_be
         lines = screen.shows(has("a-name-of"))
         heads = next(line for line in lines if "NAME" in line and "STATE" in line).split()
         assert heads == ["ID", "NAME", "OWNER", "IMAGE", "STATE", "GPU", "USED", "QUOTA", "PEAK", "AGE"]
+        leaves(screen)
+
+
+def test_a_reason_is_whole_at_eighty_columns(stand: Stand) -> None:
+    reason = (
+        "Needs 2 GiB, 124 MiB is free. train-of-bob holds 60 GiB and is paused; resume or kill it. Waits for a turn of "
+        "the group vision, whose members hold 1.4 times their fair share."
+    )
+    stand.told["containers"] = [container(number) for number in range(40)]
+    stand.told["queue"] = [waiting(1, reason=reason), *(waiting(number) for number in range(2, 9))]
+    with top(stand.environ) as screen:
+        lines = screen.shows(has("wait-1"))
+        text = " ".join(" ".join(lines).split())
+        assert reason in text
+        assert "and 6 more wait" in text
+        leaves(screen)
+    with top(stand.environ, 50, 240) as screen:
+        assert any("wait-1" in line and reason in line for line in screen.shows(has("wait-1")))
         leaves(screen)
 
 

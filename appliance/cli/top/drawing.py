@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from appliance.cli.client import Json
 from appliance.cli.rows import QUEUE_HEADS, container_rows, queue_row
-from appliance.cli.text import cut, padded, printable, size, width
+from appliance.cli.text import cut, padded, printable, size, width, wrapped
 from appliance.cli.top import columns
 from appliance.cli.top.model import HELP, Mode, Model, Seen
 
@@ -21,6 +21,7 @@ STYLES = {
     "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
 }  # fmt: skip
 KEYS = "q quit  ↑↓ select  s sort  r reverse  / filter  k kill  h help"
+INDENT = "    "  # of a reason below its row
 QUEUES_PART = 3  # one line in so many is for those who wait
 DETAILED = 12  # lines from which there is room for the marked one's whole name
 
@@ -39,8 +40,7 @@ def _whole(model: Model, lines: int, cells: int) -> list[Line]:
     bars = _few(list(bars_of(model.seen, cells)), max(1, lines // 3))
     waiting = model.queue()
     room = lines - 1 - len(bars) - (1 if lines >= DETAILED else 0)
-    few = waiting[: max(1, room // QUEUES_PART)]
-    queue = _queue(few, len(waiting), model, cells) if few and room > 2 * QUEUES_PART else []
+    queue = _queue(waiting, model, max(1, room // QUEUES_PART), cells) if room > 2 * QUEUES_PART else []
     containers = _containers(model, room - len(queue), cells)
     detail = [_detail(model)] if lines >= DETAILED else []
     gap: list[Line] = [[]] * max(0, room - len(queue) - len(containers))
@@ -158,12 +158,28 @@ def _containers(model: Model, lines: int, cells: int) -> list[Line]:
     return shown[:lines] if found else []
 
 
-def _queue(few: list[Json], count: int, model: Model, cells: int) -> list[Line]:
-    rows = [tuple(map(printable, queue_row(each, model.now))) for each in few]
-    widths = columns.fitted(QUEUE_HEADS, rows, cells, columns.QUEUE)
-    lines = [_line(QUEUE_HEADS, row, widths, {}, "") for row in rows]
-    more: list[Line] = [[(f"and {count - len(few)} more wait", "dim")]] if count > len(few) else []
-    return [_line(QUEUE_HEADS, QUEUE_HEADS, widths, {}, "bold"), *lines, *more]
+def _queue(waiting: list[Json], model: Model, lines: int, cells: int) -> list[Line]:
+    """Heads, and of those who wait the first and what else fits into so many lines.
+
+    A reason that its column would cut stands whole below its row.
+    """
+    rows = [tuple(map(printable, queue_row(each, model.now))) for each in waiting[:lines]]
+    if not rows:
+        return []
+    heads, why = QUEUE_HEADS, QUEUE_HEADS.index("WHY")
+    widths = columns.fitted(heads, rows, cells, columns.QUEUE)
+    if below := any(width(row[why]) > widths[why] for row in rows):
+        widths = columns.fitted(heads[:why], rows, cells, columns.QUEUE)
+    entries: list[list[Line]] = []
+    for row in rows:
+        reason = wrapped(row[why], max(1, cells - len(INDENT))) if below else []
+        entry = [_line(heads, row, widths, {}, ""), *([(INDENT + text, "")] for text in reason)]
+        if entries and sum(map(len, entries)) + len(entry) > lines:
+            break
+        entries.append(entry)
+    left = len(waiting) - len(entries)
+    more: list[Line] = [[(f"and {left} more wait", "dim")]] if left else []
+    return [_line(heads, heads, widths, {}, "bold"), *(line for entry in entries for line in entry), *more]
 
 
 def _line(
