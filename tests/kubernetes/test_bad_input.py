@@ -122,7 +122,7 @@ async def test_a_namespace_without_an_account_and_an_allowance_that_is_used_up(l
 
     await query(allow)
     told = await refused(lab, await lab.allocator.claim("3Gi", namespace="team-b"))
-    assert told == 'To "bob", whose it is here: This takes 3 GiB; you may hold 2 GiB at once.'
+    assert told == 'To "bob", whose it is here: This quota is 3 GiB; all of yours may be 2 GiB at most.'
     noted = await query(lambda: list(AuditEntry.objects.filter(action="claim-refused").values_list("actor", flat=True)))
     assert noted == ["kubelet", "kubelet"]
 

@@ -58,11 +58,11 @@ async def test_nobody_passes_the_owners_allowance(lab: Lab) -> None:
 
     await query(allow)
     told = await lab.run("true", owner="bob", gpu_memory="3GiB", code=125)
-    assert "This takes 3 GiB; you hold 0 bytes and may hold 2 GiB at once." in told
+    assert "This quota is 3 GiB; your other quotas are 0 bytes together, and all may be 2 GiB at most." in told
     first = await lab.begin("first", "sleep", "600", owner="bob", gpu_memory="1500MiB")
     assert (await query(lambda: Container.objects.get(pk=first.pk).owner.username)) == "bob"
     told = await lab.run("true", owner="bob", gpu_memory="1GiB", code=125)
-    assert "This takes 1 GiB; you hold 1.46 GiB and may hold 2 GiB at once." in told
+    assert "This quota is 1 GiB; your other quotas are 1.46 GiB together, and all may be 2 GiB at most." in told
     (entry,) = await query(lambda: list(AuditEntry.objects.filter(action="mount-refused")))
     assert entry.detail["code"] == "over_allowance"
     await lab.docker("tag", IMAGE, "elsewhere/image:1")

@@ -184,7 +184,7 @@ async def test_person_has_no_more_running_than_allowed_and_the_rest_waits(inproc
     ("change", "reason"),
     [
         (lambda planned: User.objects.filter(username="ada").update(is_active=False), "account is disabled"),
-        (lambda planned: Allowance.objects.create(user=planned.owner, gpu_memory=GIB // 2), "you may hold 512 MiB"),
+        (lambda planned: Allowance.objects.create(user=planned.owner, gpu_memory=GIB // 2), "may be 512 MiB"),
     ],
 )
 async def test_what_can_never_start_any_more_ends_soon_with_its_reason(

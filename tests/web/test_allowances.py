@@ -60,7 +60,7 @@ def test_raising_a_quota_is_held_to_the_same_limit(ada, gpu):
     container = make_container(ada, "a", gpu, quota=2 * GIB)
     make_container(ada, "b", gpu, quota=GIB)
     steering.change(ada, container, gpu_memory="3g")
-    with pytest.raises(Problem, match="at once"):
+    with pytest.raises(Problem, match="at most"):
         steering.change(ada, container, gpu_memory="4g")
 
 

@@ -36,7 +36,7 @@ def test_what_is_asked(ada, gpu):
 @pytest.mark.parametrize(
     ("allowance", "query", "field", "message"),
     [
-        ({"gpu_memory": GIB}, {"gpu_memory": "2g"}, "gpu_memory", "may hold 1 GiB at once"),
+        ({"gpu_memory": GIB}, {"gpu_memory": "2g"}, "gpu_memory", "may be 1 GiB at most"),
         ({"priority_highest": 0}, {"gpu_memory": "1g", "priority": "5"}, "priority", "not above 0"),
         ({"containers": 0}, {"gpu_memory": "1g"}, "", "may have no containers"),
         ({"gib_hours": 0}, {"gpu_memory": "1g"}, "", "may hold 0"),

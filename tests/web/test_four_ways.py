@@ -73,7 +73,11 @@ Way = Callable[[User, Node, dict[str, Any]], Container]
         ({"priority_highest": 0}, {"priority": 1}, "Your priority may be not above 0."),
         ({"priority_lowest": 0}, {"priority": -1}, "Your priority may be not below 0."),
         ({"containers": 1}, {}, "You have 1 containers, and may have 1 at once."),
-        ({"gpu_memory": 2 * GIB}, {}, "This takes 1 GiB; you hold 1.5 GiB and may hold 2 GiB at once."),
+        (
+            {"gpu_memory": 2 * GIB},
+            {},
+            "This quota is 1 GiB; your other quotas are 1.5 GiB together, and all may be 2 GiB at most.",
+        ),
         ({"compute_weight": 50}, {"compute_weight": 60}, "A container of yours may weigh 50 at most."),
         (
             {"compute_limit": 50},
@@ -105,7 +109,7 @@ def test_what_is_beyond_the_allowance_is_refused_in_the_same_words_and_recorded(
 @every_way
 @pytest.mark.parametrize(
     ("lowered", "sentence"),
-    [({"gpu_memory": GIB // 2}, "you may hold 512 MiB at once"), ({"gib_hours": 0}, "and may hold 0")],
+    [({"gpu_memory": GIB // 2}, "may be 512 MiB at most"), ({"gib_hours": 0}, "and may hold 0")],
     ids=["gpu_memory", "gib_hours"],
 )
 def test_an_allowance_lowered_while_the_owner_is_waited_for_counts(

@@ -158,7 +158,7 @@ def require_ever(limits: Allowed, priority: int, quota: int, gpus: Iterable[str]
     require_priority(limits, priority)
     if limits.gpu_memory is not None and quota > limits.gpu_memory:
         most = format_size(limits.gpu_memory)
-        raise _over("gpu_memory", f"This takes {format_size(quota)}; you may hold {most} at once.")
+        raise _over("gpu_memory", f"This quota is {format_size(quota)}; all of yours may be {most} at most.")
     if limits.containers == 0:
         raise _over("", "You may have no containers.")
 
@@ -202,8 +202,8 @@ def require_quota(user: User, limits: Allowed, quota: int, besides: Container | 
     if held + quota > limits.gpu_memory:
         raise _over(
             "gpu_memory",
-            f"This takes {format_size(quota)}; you hold {format_size(held)} and may hold "
-            f"{format_size(limits.gpu_memory)} at once.",
+            f"This quota is {format_size(quota)}; your other quotas are {format_size(held)} together, and all may be "
+            f"{format_size(limits.gpu_memory)} at most.",
         )
 
 
