@@ -19,7 +19,6 @@ from web.models import AllocationEvent, Container, Gpu, UsageSample, large
 from web.times import seconds
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
-DAY_LONG = timedelta(days=1)
 Span = UsageSample.Span
 
 

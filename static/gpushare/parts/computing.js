@@ -16,7 +16,7 @@ export function mean(container, field) {
 }
 
 /** {label, title, turns}: a container's state, and whether it has waited for its turn in the last minute. */
-export function standing(container) {
+function standing(container) {
   const back = container.state === "running" ? mean(container, "held_back_lately") : null;
   if (!back) return { label: t(`state_${container.state}`), title: "", turns: false };
   const [had, due] = ["had_lately", "due_lately"].map((field) => percent(mean(container, field) ?? 0, container));

@@ -33,7 +33,7 @@ function nameOf(uuid) {
 }
 
 /** The GPUs that it waits for, by UUID in their order; all of its own while it is not known which. */
-export function awaited({ gpus }) {
+function awaited({ gpus }) {
   const all = Object.entries(gpus);
   const some = all.filter(([, claim]) => claim.waiting > 0);
   return (some.length ? some : all).map(([uuid]) => uuid).sort((a, b) => indexOf(a) - indexOf(b));
