@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.contrib.auth.models import Group, User
 from rest_framework.test import APIClient
 
-from web.models import Scope
+from web.models import AuditEntry, Scope
 from web.people import tokens
 from web.people.roles import Role
 
@@ -27,3 +28,17 @@ def client_for(user: User, scope: str = Scope.WRITE) -> APIClient:
     client.credentials(HTTP_AUTHORIZATION=f"Token {key}")
     client.default_format = "json"
     return client
+
+
+def refused(answer: Any) -> tuple[int, str, str]:
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error.get("field", "")
+
+
+def raw(rest: APIClient, method: str, path: str, body: object) -> Any:
+    """As JSON writes it, half of a surrogate pair and infinity too."""
+    return rest.generic(method, f"/api/v1/{path}", json.dumps(body), "application/json")
+
+
+def last_entry() -> AuditEntry:
+    return AuditEntry.objects.latest("id")

@@ -8,6 +8,7 @@ from rest_framework.test import APIClient
 from tests.support.machine import make_gpu, make_node
 from tests.support.people import client_for, make_user
 from web.models import Gpu, Node
+from web.people.roles import Role
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +40,13 @@ def ada(db) -> User:
 def client(ada: User) -> APIClient:
     """A REST client that speaks for ada."""
     return client_for(ada)
+
+
+@pytest.fixture
+def boss(db) -> User:
+    return make_user("boss", Role.ADMIN)
+
+
+@pytest.fixture
+def rest(boss) -> APIClient:
+    return client_for(boss)
