@@ -7,6 +7,7 @@ import threading
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import connections
@@ -15,6 +16,9 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.core.planned.progress import End
+from scheduler.store import planned_runs
+from scheduler.store.node_lease import NameTaken
 from tests.support.machine import GIB, make_container, make_gpu, make_node
 from tests.support.people import client_for, make_user
 from tests.support.planned import plan
@@ -185,3 +189,27 @@ def test_pages_show_what_is_planned_and_do_what_the_buttons_say(ada, gpu):
         assert browser.post(f"/queue/planned/{planned.pk}/{action}/", fields).status_code == 204
     planned.refresh_from_db()
     assert (planned.held_at, planned.at_once, planned.cancelled_by) == (None, 1, "ada")
+
+
+def test_parents_may_be_others_and_one_that_is_not_there_any_more_never_began(ada, gpu):
+    parent = plan(make_user("bob"), "bobs")
+    child = plan(ada, "child", after=["bobs"])
+    assert child.after[0]["id"] == str(parent.pk)
+    gone = str(uuid4())
+    assert planned_runs.ends([str(parent.pk), gone]) == {gone: End.NOT_STARTED}
+
+
+def test_a_scheduler_whose_node_is_anothers_by_now_starts_nothing(ada, gpu):
+    planned = plan(ada)
+    Planned.objects.update(unread=False)
+    asked = gpu.node_id, str(planned.pk), (1, 1), [gpu.uuid], 0.0
+
+    def taken() -> None:
+        raise NameTaken("another scheduler has it")
+
+    with pytest.raises(NameTaken):
+        planned_runs.start(*asked, taken)
+    assert not Container.objects.exists()
+    assert planned_runs.start(*asked, lambda: None) is not None
+    assert planned_runs.start(*asked, lambda: None) is None  # the same once more, by whoever had read it before
+    assert [each.name for each in Container.objects.all()] == [planned.name]

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 SHOWN = ["test_allowances", "test_audit", "test_launching", "test_many_nodes", "test_planning", "test_reports",
          "test_reservations", "test_rollup", "test_response_cache", "test_runs", "test_steering",
          "test_accept_placement"]  # fmt: skip
-LONG = ["test_admin", "test_audit_page", "test_hostile_launches", "test_looking", "test_me",
+LONG = ["test_admin", "test_audit_page", "test_booked_killed", "test_hostile_launches", "test_looking", "test_me",
         "test_one_reading", "test_peaks", "test_people", "test_tokens"]  # fmt: skip
 
 
