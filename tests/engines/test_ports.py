@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +15,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from scheduler.containers.consoles import Consoles
+from scheduler.containers import consoles
+from scheduler.containers.consoles import Consoles, ports
 from scheduler.engines.base import Engine, Launch
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE as LOCAL
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import empty, leaks_sockets, started
-from tests.support.eventually import PATIENCE
-from web.console.frames import PORT, WAKING, FrameKind, Line, connect_to_port, socket_path
+from tests.support.eventually import PATIENCE, eventually
+from web.console.frames import PORT, WAKING, FrameKind, Line, connect_to_port, connecting, socket_path
 from web.errors import Problem
 
 pytestmark = leaks_sockets
@@ -140,9 +143,79 @@ async def test_a_port_of_the_host_is_no_port_of_the_container(opened: Opened, of
     assert (await opened.refusal(container, 0)).message == "Nothing listens in the container yet."
 
 
+LISTENS_AND_TAKES_NONE = """
+import socket, time
+server = socket.socket()
+server.bind(("127.0.0.1", {port}))
+server.listen(0)
+time.sleep(600)
+"""
+
+
+async def test_a_listener_that_takes_no_connection_holds_up_no_thread(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads aside are few, and what ends or freezes containers needs one."""
+    monkeypatch.setattr(ports, "CONNECTS_WITHIN", PATIENCE)
+    if opened.consoles._engine.name != "process":
+        pytest.skip("its port can be filled from within only")
+    port = a_port()
+    container = await opened.launch("python3", "-c", LISTENS_AND_TAKES_NONE.format(port=port))
+    (await opened.when_it_listens(container, port))[0].close()
+    fillers = [socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(8)]
+    for each in fillers:
+        each.connect_ex(("127.0.0.1", port))
+    with ThreadPoolExecutor(1) as clients:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        held = loop.run_in_executor(clients, connect_to_port, opened.home, container, port)
+        await eventually(lambda: opened.consoles._tasks)
+        with socket_path(opened.home) as path:
+            line = Line(*await asyncio.open_unix_connection(path))
+        await line.send(*connecting(container, a_port()))
+        answer = await line.read()
+        assert answer is not None
+        assert answer[0] is FrameKind.REFUSED
+        assert not held.done()
+        await line.close()
+        await opened.end(container)
+        for each in fillers:
+            each.close()
+        with pytest.raises(Problem) as caught:
+            await held
+        assert caught.value.code == "not_reached"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"command": "text"}, {"command": []}, {"command": ["a\0"]}, {"command": [1]}, {"command": ["true"], "rows": -1},
+     {"command": ["true"], "tty": 1}, {"command": ["true"], "user": "root"}, {"command": ["true"], "columns": 1 << 40}],
+)  # fmt: skip
+async def test_who_has_taken_the_door_over_starts_no_more_than_it_may(opened: Opened, asked: dict[str, Any]) -> None:
+    container = await opened.launch("/bin/sleep", "600")
+    with socket_path(opened.home) as path:
+        line = Line(*await asyncio.open_unix_connection(path))
+    await line.send(FrameKind.EXEC, json.dumps({"container": str(container), **asked}).encode())
+    assert await line.read() is None
+    await line.close()
+
+
+async def test_connections_without_end_leave_room_for_all_else(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consoles, "AT_ONCE", 10)
+    lines = []
+    for _ in range(20):
+        with socket_path(opened.home) as path:
+            lines.append(Line(*await asyncio.open_unix_connection(path)))
+    for line in lines[10:]:
+        assert await line.read() is None
+    assert len(opened.consoles._tasks) == 10
+    for line in lines:
+        await line.close()
+
+
 async def test_an_ended_container_and_a_wish_without_sense_are_refused(opened: Opened) -> None:
     assert (await opened.refusal(uuid4(), 80)).code == "container_ended"
-    for asked in (b"{}", b"[]", b"no JSON"):
+    for asked in (b"{}", b"[]", b"no JSON", b"[" * 60_000, b'{"container": {}, "port": 1}'):
         with socket_path(opened.home) as path:
             line = Line(*await asyncio.open_unix_connection(path))
         await line.send(FrameKind.CONNECT, asked)

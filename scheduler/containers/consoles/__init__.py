@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 FIRST = 10.0  # seconds in which whoever launched it comes to look; until then the container's output waits
 KEPT = 64 << 10  # bytes of output that nobody has seen yet
 STIRS = 1.0  # seconds from one report to the next, however many wait for a container
+AT_ONCE = 1024  # connections and consoles: whoever has taken the web side over is not to take all descriptors here
 SAYS_WITHIN = 10.0  # seconds until a connection has said whose console it wants
 
 
@@ -157,6 +158,9 @@ class Consoles:
                 del self._consoles[container]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= AT_ONCE:
+            writer.close()
+            return
         if task := asyncio.current_task():
             self._keep(task)
         # Cancelled, we stop: asyncio's streams would log that as a fault, with a traceback.
@@ -191,7 +195,7 @@ class Consoles:
                     raise BadFrame("OPEN, EXEC or CONNECT is to be said first")
         except Problem as problem:
             await line.send(FrameKind.REFUSED, refusal(problem).encode())
-        except (ValueError, KeyError, TypeError, TimeoutError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, TimeoutError) as error:
             log.warning("a connection to a console was closed: %s", error or "it said nothing")
         finally:
             await line.close()
@@ -202,7 +206,7 @@ class Consoles:
             pid = await self._engine.first_pid(engine_id)
         except EngineError as error:
             raise Problem(error.code, str(error), error.status) from None
-        with await asyncio.to_thread(ports.connect, pid, port, partial(self._engine.owns, engine_id)) as connection:
+        with await ports.connect(pid, port, partial(self._engine.owns, engine_id)) as connection:
             send_sockets(line, [connection.fileno()], PORT.pack(connection.getpeername()[1]))
 
     def _stir(self, container: str) -> bool:

@@ -7,6 +7,7 @@ only what a process of the container itself listens to is reached: every other p
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import socket
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from scheduler import proc
 from web.errors import Problem
@@ -27,6 +28,7 @@ SHOWN = 8  # ports named in an error
 ENDED = Problem("container_ended", "The container has ended.", 409)
 _libc = ctypes.CDLL(None, use_errno=True)
 
+Made = TypeVar("Made")
 Owns = Callable[[int], bool]
 """Whether the process with this host pid runs inside the container."""
 
@@ -45,11 +47,43 @@ class Listener(NamedTuple):
         return "127.0.0.1" if self.address.version == 4 else "::1"
 
 
-def connect(pid: int, port: int, owns: Owns) -> socket.socket:
-    """Blocking. A connection to what listens on this port beside the process with this pid; port 0: on its only one.
+class Begun(NamedTuple):
+    """A socket in the container's network namespace, and the listener that it is to be connected to. `is_host`: that
+    namespace is the host's own."""
 
+    connection: socket.socket
+    found: Listener
+    is_host: bool
+
+
+async def connect(pid: int, port: int, owns: Owns) -> socket.socket:
+    """A connection to what listens on this port beside the process with this pid; port 0: on its only one.
+
+    No thread waits for the container: one that listens and takes no connection would hold up everybody else's threads.
     Raises Problem.
     """
+    begun = await asyncio.to_thread(_begin, pid, port, owns)
+    connection, found, is_host = begun
+    try:
+        async with asyncio.timeout(CONNECTS_WITHIN):
+            await asyncio.get_running_loop().sock_connect(connection, (found.reached_at, found.port))
+        if is_host and not await asyncio.to_thread(lambda: found in _listeners()):
+            raise _nothing(port, [])  # somebody else may have taken its place before we came
+        connection.setblocking(True)
+        return connection
+    except TimeoutError:
+        connection.close()
+        raise Problem("not_reached", f"Port {found.port} in the container takes no connection now.", 409) from None
+    except OSError as error:
+        connection.close()
+        raise _not_reached(port, error) from None
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _begin(pid: int, port: int, owns: Owns) -> Begun:
+    """Raises Problem."""
     try:
         namespace = proc.open_namespace(pid, "net")
     except OSError:
@@ -59,19 +93,21 @@ def connect(pid: int, port: int, owns: Owns) -> socket.socket:
             raise ENDED
         if os.fstat(namespace).st_ino == os.stat("/proc/self/ns/net").st_ino:
             its = _sockets(owns)
-            return _to(port, lambda found: found.inode in its)
-        return _within(namespace, lambda: _to(port, lambda found: True))
+            return Begun(*_to(port, lambda found: found.inode in its), True)
+        return Begun(*_within(namespace, lambda: _to(port, lambda found: True)), False)
     except OSError as error:
-        raise Problem(
-            "not_reached", f"Port {port} in the container cannot be reached: {error.strerror}.", 409
-        ) from None
+        raise _not_reached(port, error) from None
     finally:
         os.close(namespace)
 
 
-def _within(namespace: int, work: Callable[[], socket.socket]) -> socket.socket:
+def _not_reached(port: int, error: OSError) -> Problem:
+    return Problem("not_reached", f"Port {port} in the container cannot be reached: {error.strerror}.", 409)
+
+
+def _within(namespace: int, work: Callable[[], Made]) -> Made:
     """In a thread that ends with it: a thread that has entered a namespace is of no other use."""
-    done: Future[socket.socket] = Future()
+    done: Future[Made] = Future()
 
     def enter() -> None:
         try:
@@ -85,17 +121,15 @@ def _within(namespace: int, work: Callable[[], socket.socket]) -> socket.socket:
     return done.result()
 
 
-def _to(port: int, is_its: Callable[[Listener], bool]) -> socket.socket:
-    """Raises Problem, OSError."""
+def _to(port: int, is_its: Callable[[Listener], bool]) -> tuple[socket.socket, Listener]:
+    """Not connected yet. Raises Problem, OSError."""
     listeners = list(_listeners())
     for found in listeners:
         if port in (found.port, 0) and is_its(found):
             if port == 0 and (others := {each.port for each in listeners if is_its(each)} - {found.port}):
                 raise _which(sorted(others | {found.port}))
-            connection = socket.create_connection((found.reached_at, found.port), CONNECTS_WITHIN)
-            if found in _listeners():  # else somebody else may have taken its place before we came
-                return connection
-            connection.close()
+            family = socket.AF_INET6 if ":" in found.reached_at else socket.AF_INET
+            return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK), found
     raise _nothing(port, sorted({each.port for each in listeners if is_its(each)}))
 
 

@@ -11,7 +11,7 @@ from scheduler import clock
 from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.engines.base import Engine, EngineError, Exec, Executed
 from scheduler.pace import Pace
-from web.console.frames import FrameKind, Line, send_sockets
+from web.console.frames import BadFrame, FrameKind, Line, send_sockets
 from web.errors import Problem
 
 BYTES_A_SECOND = 4 << 20  # of output: more than a terminal can show; the program waits meanwhile
@@ -19,7 +19,7 @@ BYTES_A_SECOND = 4 << 20  # of output: more than a terminal can show; the progra
 
 async def run(engine: Engine, engine_id: str, program: dict[str, Any], line: Line) -> None:
     """Until it ends or they hang up. Raises Problem if it cannot be started, and BadFrame."""
-    asked = Exec(**program)
+    asked = _checked(Exec(**program))
     try:
         executed = await engine.exec(engine_id, asked)
     except EngineError as error:
@@ -44,6 +44,20 @@ async def run(engine: Engine, engine_id: str, program: dict[str, Any], line: Lin
             await asyncio.gather(*filter(None, (showing, listening)), return_exceptions=True)
         finally:  # cancelled a second time, or in here for the first
             await executed.close()
+
+
+def _checked(asked: Exec) -> Exec:
+    """As the web side makes it (ExecSpec), whoever speaks for that. Raises BadFrame."""
+    sizes, switches = (asked.rows, asked.columns), (asked.interactive, asked.tty, asked.streams)
+    words = asked.command if isinstance(asked.command, list) else ()
+    if (
+        not words
+        or not all(isinstance(word, str) and "\0" not in word for word in words)
+        or not all(type(each) is int and 0 < each < 1 << 16 for each in sizes)
+        or not all(type(each) is bool for each in switches)
+    ):
+        raise BadFrame("an EXEC of no program")
+    return asked
 
 
 async def _hand_over(executed: Executed, line: Line) -> None:
