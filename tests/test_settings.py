@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from channels_redis.core import RedisChannelLayer
+from django.core.exceptions import ImproperlyConfigured
 
+from appliance import environment
 from appliance.budgets import NAMES, Budgets
 from tests.support.tables import begin_with_tables
 
@@ -33,6 +35,8 @@ def test_every_setting_is_documented():
     ("name", "value", "sentence"),
     [
         ("PORT", "eighty", "PORT is 'eighty', which is not a whole number"),
+        ("GPUSHARE_APPS", "apps.example", "It is a star and a domain"),
+        ("GPUSHARE_APPS", "*.lab-apps.example", "GPUSHARE_APPS needs GPUSHARE_TLS=1 and GPUSHARE_PUBLIC_URL"),
         ("PORT", "70000", "PORT is '70000', which is not a whole number of 0 to 65535."),
         ("GPUSHARE_GPUS", "two", "GPUSHARE_GPUS=two is none of: auto, nvidia"),
         ("GPUSHARE_GPUS", "nvidia", "NVML"),
@@ -154,3 +158,24 @@ def test_a_home_that_others_could_read_is_closed_to_them_and_stays_open_to_the_g
     check = [sys.executable, "manage.py", "diffsettings"]
     subprocess.run(check, cwd=ROOT, env={**os.environ, "GPUSHARE_HOME": str(home)}, check=True, capture_output=True)
     assert home.stat().st_mode & 0o7777 == 0o2750
+
+
+@pytest.mark.parametrize(
+    ("domain", "page", "accepted", "said"),
+    [
+        ("lab-apps.example", "https://gpu1.lab.example", False, ""),
+        ("lab-apps.example:8443", "https://10.0.0.1:8443", False, ""),
+        ("apps.lab.example", "https://gpu1.lab.example", False, "the same site"),
+        ("apps.lab.example", "https://gpu1.lab.example", True, ""),
+        ("lab.example", "https://gpu1.lab.example", True, "one of these names"),
+        ("apps.example", "https://APPS.example:8443", True, "one of these names"),
+    ],
+)
+def test_applications_and_the_dashboard_are_two_sites(domain: str, page: str, accepted: bool, said: str):
+    try:
+        environment.require_apart("GPUSHARE_APPS", domain, page, "ACCEPTED", is_allowed=accepted)
+    except ImproperlyConfigured as error:
+        assert said
+        assert said in str(error)
+    else:
+        assert not said

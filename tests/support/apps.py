@@ -67,6 +67,7 @@ class Scheduler:
         self._server.close()
         await self.hang_up()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
 
 
 async def capitals(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

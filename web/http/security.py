@@ -48,7 +48,8 @@ def refuse_other_sites(get_response: Respond) -> Respond:
         is_elsewhere = headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
         is_link = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest")) == ("navigate", "document")
         if is_elsewhere and not is_link and settings.SESSION_COOKIE_NAME in request.COOKIES:
-            return HttpResponse("A page of another site may not ask for this.\n", "text/plain; charset=utf-8", 403)
+            text = "A page of another site may not ask for this.\n"
+            return HttpResponse(text, "text/plain; charset=utf-8", 403, headers={"Content-Security-Policy": POLICY})
         return get_response(request)
 
     return respond
