@@ -1,6 +1,6 @@
 """What ten usual things take in clicks and seconds: a whole appliance, 70 containers of 8 people, 30 of them waiting.
 
-A real scheduler, two simulated cards of 80 GiB, real processes that hold and wait for memory, and headless Chromium.
+A real scheduler, two simulated cards of 8 GiB, real processes that hold and wait for memory, and headless Chromium.
 Each task begins on the overview (tests/browser/tasks.py) and is done by a script that knows where everything is. It is
 measured from the first press to the answer on the screen: loading of pages, commands to the scheduler and back, and
 the typing of names, a key after the other. The time to read, to think and to move a mouse is not in it.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 from benchmarks.web.dashboard_latency import FLAGS
 from tests.browser.tasks import TASKS, Named, Opens
@@ -58,15 +58,15 @@ def fill(appliance: Appliance) -> Named:
         return str(appliance.api("POST", "containers/", asked | {"gpus": [cards[card]]})["id"])
 
     cards = [gpu["uuid"] for gpu in sorted(appliance.api("GET", "gpus/")["results"], key=lambda gpu: gpu["index"])]
-    paused = [launch(f"greta-train-{number + 1}", "greta", number % 2, 20000, 21000) for number in range(3)]
+    paused = [launch(f"greta-train-{number + 1}", "greta", number % 2, 1000, 1100) for number in range(3)]
     number = 0
     for name, holding, _ in PEOPLE:
         for each in range(3 if name == "greta" else 0, holding):
-            launch(f"{name}-train-{each + 1}", name, number % 2, 1700, 1800)
+            launch(f"{name}-train-{each + 1}", name, number % 2, 170, 270)
             number += 1
     for name, _, waiting in PEOPLE:
         for each in range(waiting):
-            launch(f"{name}-sweep-{each + 1}", name, number % 2, 30000, 31000)
+            launch(f"{name}-sweep-{each + 1}", name, number % 2, 3000, 3100)
             number += 1
     for held in paused:
         appliance.api("POST", f"containers/{held}/pause/", {})
@@ -117,7 +117,7 @@ def main() -> int:
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "var"
         waits = {"web.services.attention.containers.LONG_SECONDS": 5}
-        appliance = Appliance(home, gpus="sim:2x80GiB", GPUSHARE_POLICY="fair", **with_constants(waits))
+        appliance = Appliance(home, gpus="sim:2x8GiB", GPUSHARE_POLICY="fair", **with_constants(waits))
         stack.callback(appliance.close)
         stack.callback(appliance.end_all)
         named = fill(appliance)
@@ -128,7 +128,14 @@ def main() -> int:
         opens = opener(browser, appliance, began)
         # Stopping and freeing last: they change what others find.
         for task in sorted(TASKS, key=lambda task: task.__name__.startswith(("free", "stop"))):
-            runs = [measured(task, opens, named, began) for _ in range(given.runs if task.__name__ in again else 1)]
+            count = given.runs if task.__name__ in again else 1
+            try:
+                runs = [measured(task, opens, named, began) for _ in range(count)]
+            except (AssertionError, Error) as failed:
+                print(f"{task.__name__.replace('_', ' '):34} not done: {str(failed)[:300]}")
+                began.clear()
+                within = False
+                continue
             clicks, seconds = runs[0][0], statistics.median(each for _, each in runs)
             within &= clicks <= TASKS[task]
             print(f"{task.__name__.replace('_', ' '):34} {clicks} of at most {TASKS[task]} clicks, {seconds:5.1f} s")

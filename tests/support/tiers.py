@@ -13,7 +13,8 @@ import pytest
 
 # Files by the reason why they wait.
 WAITING: dict[str, tuple[str, ...]] = {
-    "every role on every page, every page at every width; test_whole_path.py and each page's own file stay": (
+    "every role on every page, every page at every width, ten tasks; tests/browser/test_in_short.py, "
+    "test_whole_path.py and each page's own file stay": (
         "tests/browser/test_every_page.py",
         "tests/browser/test_first_moment.py",
         "tests/browser/test_full_pages.py",
@@ -27,6 +28,7 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/browser/test_short_queue.py",
         "tests/browser/test_sums.py",
         "tests/browser/test_swapped.py",
+        "tests/browser/test_ten_tasks.py",
     ),
     "a Swarm of several engines; tests/engines/test_swarm_service.py and tests/web/test_given_to_a_swarm.py stay": (
         "tests/swarm/test_constraints.py",
