@@ -14,9 +14,10 @@ from tests.faults.traced import IN_KEEPERS, KEEPER, ROOT, WORKER
 # Docker's and Kubernetes, which no play uses: tests/faults/results/README.md says where their deaths are tested.
 ACTING = (
     "scheduler/worker.py", "scheduler/components.py", "scheduler/starting.py", "scheduler/store/*.py",
-    "scheduler/containers/*.py", "scheduler/sessions/*.py",
-    "scheduler/card/*.py", "scheduler/monitors/*.py", "scheduler/monitors/turns/*.py", "web/audit/*.py",
-    "scheduler/core/planned/*.py", "scheduler/core/reserved/*.py",
+    "scheduler/containers/*.py", "scheduler/containers/cards/*.py", "scheduler/sessions/*.py",
+    "scheduler/card/*.py", "scheduler/monitors/*.py", "scheduler/monitors/cards/*.py",
+    "scheduler/monitors/turns/*.py", "web/audit/*.py",
+    "scheduler/core/planned/*.py", "scheduler/core/reserved/*.py", "scheduler/core/moves/*.py",
     "web/services/booked/reservations.py",  # the rest of it runs in web processes: tests/web/test_booked_killed.py
 )  # fmt: skip
 LEFT_OUT = (
@@ -28,7 +29,7 @@ LEFT_OUT = (
 # See plays.py, failing.py, awaited.py, broken_off.py, turning.py, later.py, booked.py.
 PLAYS = (
     "everyday", "away", "refused", "swapped", "waits", "failing", "unmoved", "given", "awaited", "cut", "stirs",
-    "turns", "stuck", "unnamed", "later", "booked",
+    "turns", "stuck", "unnamed", "later", "booked", "cards",
 )  # fmt: skip
 # misbehaving_programs.py, turning.py: the image for Docker has no Python
 ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("environments",)}

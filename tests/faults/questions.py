@@ -128,11 +128,13 @@ def leftovers(world: World) -> None:
 
 def nobody_waits(world: World) -> None:
     """What is free can be had: a container that wants all that nobody was promised gets it at once."""
-    gpu = Gpu.objects.get(node__name=settings.GPUSHARE_NODE)
-    if gpu.drained:  # it had fallen off the bus for a while, and only a person puts it back
-        world.do("undrain-gpu", gpu=gpu.uuid)
-    promised = sum(Claim.objects.filter(container__finished_at=None).values_list("quota", flat=True))
-    free = gpu.capacity - promised
+    frees = []
+    for gpu in Gpu.objects.filter(node__name=settings.GPUSHARE_NODE):
+        if gpu.drained:  # it had fallen off the bus for a while, and only a person puts it back
+            world.do("undrain-gpu", gpu=gpu.uuid)
+        promised = sum(Claim.objects.filter(container__finished_at=None, gpu=gpu).values_list("quota", flat=True))
+        frees.append(gpu.capacity - promised)
+    free = max(frees)
     name = f"probe-{Container.objects.count()}"
     script = f"exec {world.workload} --bytes {free - GIB // 4} --check 1MiB"
     command = world.outcome(world.begin_launch(name, "sh", "-c", script, gpu_memory=free))

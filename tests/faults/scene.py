@@ -34,9 +34,10 @@ Fate = tuple[str, tuple[int | None, ...], str, dict[str, int], int]
 
 @dataclass
 class Scene:
-    """`expected`: what becomes of each container."""
+    """`expected`: what becomes of each container. `gpus`: the cards that there are."""
 
     expected: ClassVar[dict[str, tuple[Fate, ...]]]
+    gpus: ClassVar[str] = "sim:1x5GiB"
     world: World
     made: dict[str, Container] = field(default_factory=dict)
 

@@ -133,9 +133,12 @@ def nobody_computes() -> None:
 def often() -> None:
     """What is done each minute, or every few seconds, is done while a play lasts."""
     from scheduler.card import turns
+    from scheduler.core import preemption
+    from scheduler.core.cards import defragmentation
     from scheduler.parts import PERIODS
 
     PERIODS["housekeeping"], PERIODS["leftovers"], turns.HUNG_FOR = 2.0, 1.0, 1.0
+    defragmentation.WAITS, defragmentation.STAYS = 0.3, 0.0
 
 
 def stepping_clock() -> None:

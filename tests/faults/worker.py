@@ -117,10 +117,14 @@ class Rounds:
             scene.play()
             return scene.wrong()
 
-        return self._round(traced, played, scene.prepare)
+        return self._round(traced, played, scene.prepare, scene.gpus)
 
     def _round(
-        self, traced: str, play: Callable[[], list[str]], prepare: Callable[[], None] = lambda: None
+        self,
+        traced: str,
+        play: Callable[[], list[str]],
+        prepare: Callable[[], None] = lambda: None,
+        gpus: str = "sim:1x5GiB",
     ) -> list[str]:
         """What is wrong after a play; and once more if a line was come by only when the scheduler stopped."""
         from tests.faults.questions import ask
@@ -128,6 +132,7 @@ class Rounds:
 
         world = self.world
         world.renew()
+        world.has_cards(gpus)
         prepare()
         world.start(traced=traced)
         try:
@@ -176,6 +181,7 @@ def _scene(world: World, name: str) -> Scene:
         awaited,
         booked,
         broken_off,
+        cards,
         failing,
         handed,
         kept,
@@ -192,6 +198,7 @@ def _scene(world: World, name: str) -> Scene:
         booked,
         later,
         broken_off,
+        cards,
         failing,
         handed,
         kept,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,20 +126,29 @@ class World:
                 os.kill(self._alive, how)
             assert self._changed.wait_for(lambda: self._alive is None, PATIENCE), "it does not end"
 
+    def has_cards(self, description: str) -> None:
+        """From the next scheduler on; while none is there."""
+        if description != self._environment["GPUSHARE_GPUS"]:
+            self._end_helpers()
+            shutil.rmtree(self.home / "card", ignore_errors=True)
+            self._environment["GPUSHARE_GPUS"] = description
+
     def close(self) -> None:
         for other in self.others:
             other.close()
         self.stop()
         self._end_strangers()
-        if self._nursery is not None:
-            self._nursery.stdin.close()  # type: ignore[union-attr]
-            self._nursery.wait(PATIENCE)
+        self._end_helpers()
         self._log.close()
-        if self._nvml is not None:
-            self._nvml.stdin.close()  # type: ignore[union-attr]
-            self._nvml.wait(PATIENCE)
+
+    def _end_helpers(self) -> None:
+        """What knows the cards, and whoever starts schedulers."""
+        for process in filter(None, (self._nursery, self._nvml)):
+            process.stdin.close()  # type: ignore[union-attr]
+            process.wait(PATIENCE)
         if self._driver is not None:
             self._driver.close()
+        self._nursery = self._nvml = self._driver = None
 
     # ---- whom harm can be done to ----
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.core.invariants import violations
+from scheduler.engines.base import EngineAway
 from tests.support.host import GIB, query
 from tests.support.inprocess.cards import CONTEXT
 from tests.support.inprocess.host import InProcess, a_host_inside
@@ -123,6 +124,34 @@ async def test_what_the_driver_refuses_comes_back_where_it_was(two: InProcess, c
     sound(two)
     two.driver.pairs_refused = 0
     assert (await two.command("move", container, gpu=uuid(two, 1))).code == "not_movable"  # not again
+
+
+@pytest.mark.parametrize("what", ["no room", "an engine that is away"])
+async def test_what_was_in_the_way_of_one_move_is_not_in_the_way_of_the_next(
+    two: InProcess, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A foreign program was faster, or dockerd is just being restarted: the driver has refused nothing."""
+    container = await holding(two)
+    give = two.up.engine.give_card
+
+    async def away(*words: Any) -> None:
+        raise EngineAway("The engine does not answer.")
+
+    if what == "no room":
+        two.driver.pairs_refused = 2
+    else:
+        monkeypatch.setattr(two.up.engine, "give_card", away)
+    done = await two.command("move", container, gpu=uuid(two, 1))
+    assert (done.outcome, done.code) == ("refused", "not_moved")
+    assert ("no room" if what == "no room" else "does not answer") in done.message
+    await two.until(container, "running")
+    assert (await card_of(two, container), held(two)) == (0, [GIB + CONTEXT, 0])
+    sound(two)
+    two.driver.pairs_refused = 0
+    monkeypatch.setattr(two.up.engine, "give_card", give)
+    assert not two.up.swapping.cards.refused  # and others are still moved for those who wait
+    done = await two.command("move", container, gpu=uuid(two, 1))
+    assert (done.outcome, done.message) == ("done", "It is on GPU 1.")
 
 
 async def test_one_that_is_paused_and_out_comes_back_on_the_other_card(two: InProcess) -> None:

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 PATIENCE = 60.0  # seconds for which a person waits to see how the move went
 AGAIN = 1.0  # seconds until the database is asked again that did not take a step
 REFUSED = (Why.CANNOT, Why.NO_ROOM, Why.FAILED, Why.NOT_THERE)  # by the driver, of a process that is out
+PASSES = (Why.NO_ROOM,)  # of these, what may be otherwise the next time: a foreign program was faster
 Leave = Callable[[LiveContainer, str, str, str], Awaitable[None]]
 Reassign = Callable[[LiveContainer, Mapping[str, str], str, str], None]
 
@@ -45,7 +46,7 @@ class CardChange:
         self._gpus, self._engine, self._broker, self._store = shared.gpus, shared.engine, shared.broker, shared.store
         self._reassign = reassign
         self.refused = False  # the driver has: nobody is moved for others any more
-        self._awaited: dict[str, asyncio.Future[None]] = {}
+        self._awaited: dict[str, asyncio.Future[str]] = {}  # why it is not there; "": it is
 
     def require(self, live: LiveContainer, old: str, new: str) -> None:
         """Raises Problem if this container cannot go from one card to the other now."""
@@ -133,12 +134,14 @@ class CardChange:
         cards, out = live.card_move, [each for each in stopped(live) if not each.pairs]
         if out or not cards or error.why not in REFUSED or error.state is not State.CHECKPOINTED:
             return ()
-        live.card_stays = f"It cannot be moved to another GPU: {error}"[:500]
-        log.warning("container %s: %s", live, live.card_stays)
-        self._store.event("not_moved", live.id, gpu=cards["to"], detail=live.card_stays)
-        self._broker.tell(StaysOnCard(self._broker.now(), live.id))
-        self.refused = True
-        self._arrived(live)
+        lasts = error.pid and error.why not in PASSES  # else it was no process's: the engine did not answer
+        why = f"It {'cannot be' if lasts else 'was not'} moved to another GPU: {error}"[:500]
+        log.warning("container %s: %s", live, why)
+        self._store.event("not_moved", live.id, gpu=cards["to"], detail=why)
+        if lasts:
+            live.card_stays, self.refused = why, True
+            self._broker.tell(StaysOnCard(self._broker.now(), live.id))
+        self._arrived(live, why)
         return cards["to"], cards["from"]
 
     async def to_card(self, live: LiveContainer, old: str, new: str, why: str, leave: Leave) -> str:
@@ -152,10 +155,10 @@ class CardChange:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await asyncio.shield(there)
-        if live.card_stays:
-            raise Problem("not_movable", live.card_stays, 409)
+        if there.done() and (why := there.result()):
+            raise Problem("not_movable" if live.card_stays else "not_moved", why, 409)
         return f"It is on {name}." if there.done() else f"It is in host memory, and comes to {name} when there is room."
 
-    def _arrived(self, live: LiveContainer) -> None:
+    def _arrived(self, live: LiveContainer, why_not: str = "") -> None:
         if there := self._awaited.pop(live.id, None):
-            there.set_result(None)
+            there.set_result(why_not)
