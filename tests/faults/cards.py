@@ -20,7 +20,7 @@ XID = 95
 
 class Cards(Scene):
     gpus = "sim:2x5GiB"
-    expected = {name: (_BY_HAND,) for name in ("one", "two", "works", "waiter")}
+    expected = dict.fromkeys(("one", "two", "works", "waiter"), (_BY_HAND,))
 
     def play(self) -> None:
         world = self.world

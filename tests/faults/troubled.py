@@ -133,7 +133,6 @@ def nobody_computes() -> None:
 def often() -> None:
     """What is done each minute, or every few seconds, is done while a play lasts."""
     from scheduler.card import turns
-    from scheduler.core import preemption
     from scheduler.core.cards import defragmentation
     from scheduler.parts import PERIODS
 
