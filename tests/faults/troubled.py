@@ -133,7 +133,7 @@ def nobody_computes() -> None:
 def often() -> None:
     """What is done each minute, or every few seconds, is done while a play lasts."""
     from scheduler.card import turns
-    from scheduler.core.cards import defragmentation
+    from scheduler.core.moves import defragmentation
     from scheduler.parts import PERIODS
 
     PERIODS["housekeeping"], PERIODS["leftovers"], turns.HUNG_FOR = 2.0, 1.0, 1.0

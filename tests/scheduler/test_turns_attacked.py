@@ -45,7 +45,7 @@ async def test_who_is_let_go_by_a_process_of_its_own_is_found_out(host: InProces
     assert "went on computing" in (await host.get(cheat)).no_turns
     before = standing(host, cheat).had
     await goes_on(host, honest, cheat)
-    host.up.turns._tell(Ticked(host.up.turns.now()))
+    host.up.turns._decide(Ticked(host.up.turns.now()))
     assert standing(host, cheat).had > before
     settings.GPUSHARE_BYPASS_ACTION = "kill"
     host.up.turns.bar(str(cheat.pk), HUNG, on=False)

@@ -287,7 +287,8 @@ def test_half_requests_from_everywhere_keep_nobody_out_and_fill_no_log(site, str
 def test_an_address_in_the_middle_of_answers_does_not_give_way(site, stranger, key):
     """A connection whose body is on its way is not the one to be closed."""
     many = stranger("127.0.0.160")
-    busy = many.connect(HEAD + b"Content-Length: 40\r\n\r\n")
+    busy = many.connect(HEAD + b"Content-Length: 40\r\nExpect: 100-continue\r\n\r\n")
+    assert busy.recv(100).startswith(b"HTTP/1.1 100")  # its head was read before the others came
     halves = [many.connect(HEAD) for _ in range(EACH + 5)]
     until(lambda: sum(map(closed, halves)) >= 6)
     busy.sendall(json.dumps({"username": "ann", "password": "wrong"}).encode()[:40])

@@ -214,21 +214,24 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         container = self.get_object()
         return reading.answer(request._request, container, follow=query["follow"], tail=query.get("tail"))
 
-    @extend_schema(methods=["GET"], responses={200: GuestsSpec, **ERRORS})
-    @extend_schema(methods=["PUT"], request=GuestsSpec, responses={200: GuestsSpec, **ERRORS})
-    @action(detail=True, methods=["get", "put"])
+    @extend_schema(responses={200: GuestsSpec, **ERRORS})
+    @action(detail=True)
     def guests(self, request: Request, pk: UUID) -> Response:
-        """Who may open its application (`app`) beside its owner, by user name. `PUT` takes all of them; whoever is not
-        among them any more is cut off within seconds.
+        """Who may open its application (`app`) beside its owner, by user name. 403: not yours to steer."""
+        Query.of(request)
+        container = self.get_object()
+        require_steering(person(request), container, "see the guests of")
+        return Response({"guests": guests.names(container)})
+
+    @extend_schema(request=GuestsSpec, responses={200: GuestsSpec, **ERRORS})
+    @guests.mapping.put
+    def invite(self, request: Request, pk: UUID) -> Response:
+        """Lets these people, by user name, open its application (`app`). These are all: whoever is not among them any
+        more is cut off within seconds.
 
         400: there is no such active account. 403: not yours to steer. 409: it has ended, or has no `app`.
         """
-        container = self.get_object()
-        if request.method == "PUT":
-            return Response({"guests": guests.invite(person(request), container, request.data)})
-        Query.of(request)
-        require_steering(person(request), container, "see the guests of")
-        return Response({"guests": guests.names(container)})
+        return Response({"guests": guests.invite(person(request), self.get_object(), request.data)})
 
     def _outcome(self, command: Command, done: int = status.HTTP_200_OK) -> Response:
         result = finished(command)

@@ -9,7 +9,6 @@ import typer
 
 from appliance.cli import options
 from appliance.cli.output import show
-from appliance.heads import label
 
 
 def open_(
@@ -26,9 +25,10 @@ def open_(
     as_json: options.Json = False,
 ) -> None:
     """Open an application in a container in your browser. JupyterLab, TensorBoard, … Ctrl-C ends it."""
-    import asyncio  # the help of all commands does not wait for it
+    import asyncio  # the help of all commands does not wait for these
 
     from appliance.cli.opening.listening import Opened
+    from appliance.heads import label
 
     client = options.connect()
     found = client.container(container)
