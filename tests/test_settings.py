@@ -83,6 +83,7 @@ def test_a_setting_that_makes_no_sense_is_a_sentence(name: str, value: str, sent
 ELSEWHERE = {
     "GPUSHARE_LOG": "LOGGING['root']['level']",
     "GPUSHARE_ALLOWED_HOSTS": "' '.join(settings.ALLOWED_HOSTS)",
+    "GPUSHARE_APPS_LISTEN": "settings.GPUSHARE_APPS_LISTEN[1]",
     "GPUSHARE_PORTS": "'%s-%s' % settings.GPUSHARE_PORTS",
     "GPUSHARE_APPS_LISTEN": "settings.GPUSHARE_APPS_LISTEN[1]",
     "GPUSHARE_MAIL_HOST": "EMAIL_HOST",
