@@ -27,6 +27,7 @@ Result = dict[str, Any]
 ENVIRONMENT = {  # of plays
     "GPUSHARE_IDLE_MINUTES": "0.02",  # whoever may give way (scene.py) is idle a second after it has computed
     "GPUSHARE_IDLE_ACTION": "notify",
+    "GPUSHARE_MOVE_SHARE": "100",  # who may go to another card does at once
     "GPUSHARE_SWAP_MEMORY": "3800MiB",  # for one that holds 3 GiB, and a small one
     "GPUSHARE_VOLUME_ROOTS": "/tmp",  # folders of the host that can be given
     "GPUSHARE_PLACEMENT": "spread",  # of a Swarm's hosts the appliance tells which one (handed.py)

@@ -190,6 +190,21 @@ async def test_the_next_scheduler_brings_it_to_one_of_both(two: InProcess, step:
     sound(two)
 
 
+async def test_of_one_that_ends_on_the_way_it_is_said_at_once_that_it_has_ended(two: InProcess) -> None:
+    container = await holding(two)
+    two.driver.takes["restore"] = 5.0
+    command = asyncio.create_task(two.command("move", container, gpu=uuid(two, 1)))
+    await two.eventually(lambda: ("restore", two.process(container).pid) in two.driver.asked)
+    begun = two.loop.time()
+    await two.command("kill", container)
+    done = await command
+    assert (done.outcome, done.code) == ("refused", "container_ended")
+    assert two.loop.time() - begun < 30
+    await two.returned(container)
+    assert not two.up.swapping.cards._awaited
+    sound(two)
+
+
 async def test_of_two_cards_one_is_left(two: InProcess) -> None:
     container = await two.launch("sleep", "600", gpu_count=2, gpu_memory=GIB)
     refused = await two.command("move", container, gpu=uuid(two, 1))

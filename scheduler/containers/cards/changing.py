@@ -9,7 +9,6 @@ who comes back. Its device nodes follow before the driver restores it. If the dr
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -152,9 +151,12 @@ class CardChange:
         name = f"GPU {self._gpus.cards[new].index}"
         if live.is_held:
             return f"It is in host memory, and comes to {name} when it is resumed."
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
-                await asyncio.shield(there)
+        given_up = self._broker.now() + PATIENCE
+        while not (there.done() or live.finished) and self._broker.now() < given_up:
+            await asyncio.wait([there], timeout=AGAIN)
+        if live.finished:
+            self._awaited.pop(live.id, None)
+            raise Problem("container_ended", f'"{live.name}" has ended.', 409)
         if there.done() and (why := there.result()):
             raise Problem("not_movable" if live.card_stays else "not_moved", why, 409)
         return f"It is on {name}." if there.done() else f"It is in host memory, and comes to {name} when there is room."
