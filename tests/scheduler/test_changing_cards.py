@@ -90,13 +90,22 @@ async def test_it_computes_there_in_its_turns(two: InProcess) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "code"),
-    [({"gpu": "GPU-7"}, "unknown_gpu"), ({"gpu": 0}, "not_movable"), ({"gpu": 1, "leaves": "GPU-7"}, "not_movable")],
+    [({"gpu": "GPU-7"}, "unknown_gpu"), ({"gpu": 1, "leaves": "GPU-7"}, "not_movable")],
 )
 async def test_what_makes_no_sense_is_refused(two: InProcess, fields: dict[str, Any], code: str) -> None:
     container = await holding(two)
     asked = {name: uuid(two, value) if isinstance(value, int) else value for name, value in fields.items()}
     assert (await two.command("move", container, **asked)).code == code
     assert (await card_of(two, container), held(two)[0]) == (0, GIB + CONTEXT)
+
+
+async def test_what_an_earlier_scheduler_has_done_is_done_when_it_is_asked_again(two: InProcess) -> None:
+    """It was killed before it could say so."""
+    container = await holding(two)
+    for _ in range(2):
+        done = await two.command("move", container, gpu=uuid(two, 1))
+        assert (done.outcome, done.message) == ("done", "It is on GPU 1.")
+    assert len(await two.events(container, "card_changed")) == 1
 
 
 async def test_it_stays_where_there_is_no_room_or_the_card_is_out_of_service(two: InProcess) -> None:

@@ -145,10 +145,16 @@ class CardChange:
 
     async def to_card(self, live: LiveContainer, old: str, new: str, why: str, leave: Leave) -> str:
         """For a person: returns a sentence once it is there, or has to wait for room. Raises Problem."""
-        self.require(live, old, new)
-        there = self._awaited.setdefault(live.id, asyncio.get_running_loop().create_future())
-        await leave(live, old, new, why)
+        # A scheduler that was killed over this may have done it: its next one is asked again.
+        done = new in live.quota and (old == new or old not in live.quota)
+        if not done:
+            self.require(live, old, new)
         name = f"GPU {self._gpus.cards[new].index}"
+        if done and not live.swap:
+            return f"It is on {name}."
+        there = self._awaited.setdefault(live.id, asyncio.get_running_loop().create_future())
+        if not done:
+            await leave(live, old, new, why)
         if live.is_held:
             return f"It is in host memory, and comes to {name} when it is resumed."
         given_up = self._broker.now() + PATIENCE
