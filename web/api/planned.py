@@ -17,7 +17,7 @@ from web.api.protocol.access import body, person
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, Query
 from web.models import Planned
-from web.models.planned import PlannedQuerySet
+from web.models.planned import Ended, PlannedQuerySet
 from web.services import planning
 from web.spec.planned import EditSpec
 from web.spec.requests import PRIVATE, NoteSpec
@@ -38,6 +38,7 @@ class PlannedAnswer(serializers.ModelSerializer[Planned]):
     ok = serializers.SerializerMethodField(help_text="Runs that ended with exit code 0.")
     failed = serializers.SerializerMethodField(help_text="Runs that failed, after their last attempt.")
     running = serializers.SerializerMethodField(help_text="[{run, attempt, container}] of those under way.")
+    ended = serializers.ChoiceField(Ended.choices, allow_blank=True, help_text="How it ended; empty: it has not.")
 
     class Meta:
         model = Planned
