@@ -184,7 +184,7 @@ async def test_person_has_no_more_running_than_allowed_and_the_rest_waits(inproc
     ("change", "reason"),
     [
         (lambda planned: User.objects.filter(username="ada").update(is_active=False), "account is disabled"),
-        (lambda planned: Allowance.objects.create(user=planned.owner, gpu_memory=GIB // 2), "may be 512 MiB"),
+        (lambda planned: Allowance.objects.create(user=planned.owner, gpu_memory=GIB // 2), "may be 512 MiB at most"),
     ],
 )
 async def test_what_can_never_start_any_more_ends_soon_with_its_reason(
@@ -193,7 +193,7 @@ async def test_what_can_never_start_any_more_ends_soon_with_its_reason(
     held = await plan(inprocess, hold=True)
     child = await plan(inprocess, after=[str(held.pk)])
     await query(change, held)
-    if "hold" in reason:
+    if "at most" in reason:
         await steer(inprocess, planning.release, held)
     before = clock.now()
     done = await ended(inprocess, child)
