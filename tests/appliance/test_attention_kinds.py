@@ -86,9 +86,14 @@ class Running(Appliance):
         items: list[dict[str, Any]] = self.api("GET", "attention/")["results"]
         return [item for item in items if item["kind"] == kind]
 
-    def raised(self, kind: str, about: str = "") -> dict[str, Any]:
+    def raised(self, kind: str, about: str = "", before_each_look: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """The item of this kind whose sentence has this in it, once there is one."""
-        item = until(lambda: next((item for item in self.told(kind) if about in item["message"]), None))
+
+        def there() -> dict[str, Any] | None:
+            before_each_look()
+            return next((item for item in self.told(kind) if about in item["message"]), None)
+
+        item = until(there)
         assert item["acts"] or item["command"], f"{kind} says nothing that can be done about it"
         return item  # type: ignore[no-any-return]
 
@@ -225,14 +230,13 @@ def test_memory_of_programs_that_are_no_containers(running: Running) -> None:
 
 
 def test_a_clock_that_is_not_the_databases(running: Running) -> None:
-    def say(seconds: float) -> list[dict[str, Any]]:
+    def say(seconds: float) -> None:
         """As its scheduler would, which now and then says what is so."""
         with psycopg.connect(running.postgres.url, autocommit=True) as database:
             database.execute("UPDATE web_node SET skew = %s", [seconds])
-        return running.told("clock_wrong")
 
-    found = until(lambda: say(-7200))
-    assert "is 7200 s behind the database's" in found[0]["message"]
+    found = running.raised("clock_wrong", before_each_look=lambda: say(-7200))
+    assert "is 7200 s behind the database's" in found["message"]
     say(0.2)
     running.cleared("clock_wrong")
 
