@@ -43,7 +43,9 @@ PLAIN = ["run", "-d", "--cap-drop", "ALL", "--security-opt", "no-new-privileges:
 
 def a_launch(home: Path) -> Launch:
     id_ = str(uuid.uuid4())
-    return Launch(id=id_, name="bench", image=IMAGE, command=COMMAND, gpus=["GPU-0"], socket_dir=home / "sockets",
+    sockets = home / "sockets" / id_  # by its name the engine knows a container for one of its own
+    sockets.mkdir()
+    return Launch(id=id_, name="bench", image=IMAGE, command=COMMAND, gpus=["GPU-0"], socket_dir=sockets,
                   log_path=home / "logs" / id_, memory=MEMORY, cpus=1.0)  # fmt: skip
 
 
