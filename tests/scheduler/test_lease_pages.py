@@ -85,6 +85,15 @@ def test_take_back_that_is_cut_off_loses_nothing(page: LeasePage, monkeypatch: p
     assert (after.granted, after.used, after.headroom) == (4, 4, 0)
 
 
+def test_what_is_out_is_neither_used_nor_held(page: LeasePage) -> None:
+    lease = Lease(page[0], 0)
+    lease.grant(0, idle=10)
+    page[0].reserve(4)
+    assert (lease.used, lease.held) == (4, 10)
+    lease.out = 4
+    assert (lease.used, lease.held) == (0, 6)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_what_was_measured_is_known_to_the_next_scheduler_and_given_back(
     page: LeasePage, monkeypatch: pytest.MonkeyPatch, steps: int

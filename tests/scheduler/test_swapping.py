@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from scheduler.containers import host_memory_budget
 from scheduler.core.state import Stage
 from tests.support.host import GIB
 from tests.support.inprocess.driver import FAILS, PROCESS_DIES
@@ -131,6 +132,16 @@ async def test_without_host_memory_to_spare_it_is_refused_with_the_figures(host:
     answer = await host.command("pause", container, free_memory=True)
     assert (answer.outcome, answer.code) == ("refused", "no_host_memory")
     assert "of the 1 GiB that may be used for this" in answer.message
+
+
+async def test_what_the_host_has_not_left_is_no_place_for_an_image(
+    host: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await notebook(host, 2 * GIB)
+    monkeypatch.setattr(host_memory_budget, "available", lambda: GIB)
+    answer = await host.command("pause", container, free_memory=True)
+    assert (answer.outcome, answer.code) == ("refused", "no_host_memory")
+    assert "the host has 1 GiB left" in answer.message
 
 
 async def test_what_all_containers_together_may_not_take_more_of_is_no_place_for_an_image(
