@@ -298,3 +298,8 @@ def test_the_list_counts_who_has_a_role_and_knows_who_uses_tokens(db):
     assert "by token 20" in answer.content.decode()
     menu = {item["label"] for item in answer.context["navigation"]}
     assert {"Nodes", "Audit", "Incidents"} <= menu
+
+
+def test_of_several_roles_the_highest_counts(ada):
+    ada.groups.set([Group.objects.get_or_create(name=role.group)[0] for role in (Role.USER, Role.OPERATOR)])
+    assert role_of(User.objects.get(pk=ada.pk)) is Role.OPERATOR
