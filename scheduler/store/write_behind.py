@@ -306,9 +306,10 @@ class WriteBehind:
         number, kept = self._number, self._sent < self._kept
         rows = {row: dict(unsent.fields) for row, unsent in self._rows.items()}
         events, samples = list(self._events), self._samples[:BATCH]
-        if self.journal and kept:  # whoever starts after a kill is not to send an older value
+        # Whoever starts after a kill is not to send an older value, nor a row without what happened to it.
+        if self.journal and kept:
             with contextlib.suppress(OperationalError):  # without room it may be so
-                await self.journal.ask(Journal.keep, [], rows)
+                await self.journal.ask(Journal.keep, events, rows)
         *early, last = [events[at : at + BATCH] for at in range(0, len(events) or 1, BATCH)]
         for part in early:  # no row says what the audit does not know yet
             await self._write({}, part, [])

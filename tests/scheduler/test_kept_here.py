@@ -16,7 +16,7 @@ from scheduler.store.journal import Journal
 from scheduler.store.node_lease import NameTaken
 from tests.support.eventually import eventually
 from tests.support.host import query
-from tests.support.kept import Host, away, container, learn, let_go, opened
+from tests.support.kept import Host, Killed, away, container, learn, let_go, opened
 from web.models import AllocationEvent, Command, Container, Node
 
 __all__ = ["container", "opened"]
@@ -32,6 +32,36 @@ async def test_value_that_was_kept_is_not_written_over_a_newer_one(opened: Host,
     await opened.killed_before_it_notes(store)
     again = await opened()
     assert (await query(Container.objects.get, pk=container.pk)).reason == "the second"
+    await again.close()
+
+
+async def test_what_is_kept_of_a_row_as_the_database_comes_back_has_its_events_with_it(
+    opened: Host, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the start's row was kept once more, and before the database had it: the next scheduler finds that it
+    has started, and would record no start."""
+    store, id_ = await opened(), str(container.pk)
+    async with opened.without_database(store):
+        store.container(id_, reason="the first")
+    real = write_behind.write_batch
+
+    def killed(rows: Any, *others: Any) -> None:
+        if any("started_at" in fields for fields in rows.values()):
+            raise Killed
+        real(rows, *others)
+
+    store.container(id_, started_at=timezone.now())
+    store.event("started", id_)
+    with monkeypatch.context() as now:
+        now.setattr(write_behind, "write_batch", killed)
+        with pytest.raises(Killed):
+            await store.flush()
+    await let_go(store)
+    again = await opened()
+    await again.flush()
+    assert (await query(Container.objects.get, pk=container.pk)).started_at is not None
+    kinds = await query(lambda: list(AllocationEvent.objects.filter(container=id_).values_list("kind", flat=True)))
+    assert kinds == ["started"]
     await again.close()
 
 
