@@ -18,9 +18,11 @@ function showConnection() {
   const connection = byId("connection");
   const { node } = live.state;
   // What the server says is not live either while nobody measures.
-  const state = !live.ever ? "connecting" : !live.fresh ? "lost" : node.alive ? "live" : "away";
-  connection.dataset.state = state;
-  connection.firstElementChild.textContent = t(state);
+  if (live.ever) {
+    const state = !live.fresh ? "lost" : node.alive ? "live" : "away";
+    connection.dataset.state = state;
+    connection.firstElementChild.textContent = t(state);
+  }
   document.body.classList.toggle("stale", live.ever && (!live.fresh || !node.alive));
   showAges();
 }

@@ -55,7 +55,6 @@ _CATALOGUE: dict[str, str] = {
     "live": "Live",
     "lost": "Connection lost",
     "away": "Scheduler away",
-    "connecting": "Connecting",
     "connection_lost": "Connection lost. The data below is {age} old. Reconnecting.",
     "scheduler_silent": "The scheduler does not answer. The data below is old. Running programs are not affected.",
     "engine_away": "The container engine is away: {error}",
