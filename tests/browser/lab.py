@@ -41,9 +41,9 @@ PEOPLE = (
 )  # fmt: skip
 TRACEBACK = """epoch 17: loss 0.3121
 Traceback (most recent call last):
-  File "/work/train.py", line 214, in <module>
+  File "train.py", line 214, in <module>
     main()
-  File "/work/train.py", line 131, in step
+  File "train.py", line 131, in step
     loss.backward()
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
 """
