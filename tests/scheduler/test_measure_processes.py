@@ -24,10 +24,6 @@ assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 assert cuda.cuCtxSetCurrent(context) == 0
 assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[2]))) == 0
 print("holds", flush=True)
-if sys.argv[3:]:
-    time.sleep(float(sys.argv[3]))
-    assert cuda.cuMemFree_v2(pointer) == 0
-    print("freed", flush=True)
 time.sleep(600)
 """
 
@@ -62,41 +58,6 @@ async def test_context_on_a_full_card_is_what_was_measured_before_and_is_measure
     await full.communicate()
     await eventually(lambda: host.up.broker.contexts == {gpu: CONTEXT})
     assert not host.up.gpus.unmeasured
-
-
-async def test_memory_of_a_program_outside_is_foreign_and_comes_off_the_capacity(host: Host) -> None:
-    outside = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB), stdout=asyncio.subprocess.PIPE
-    )
-    assert outside.stdout is not None
-    assert await outside.stdout.readline() == b"holds\n"
-    held = GIB + CONTEXT
-    state = host.up.broker
-    await eventually(lambda: state.state.gpus[_gpu(host)].capacity == 5 * GIB - held)
-    waiter = await host.launch("workload", "--bytes", "4GiB", "--check", "1MiB", gpu_memory=5 * GIB)
-    await host.until(waiter, "suspended")
-    outside.kill()
-    await outside.communicate()
-    await host.until(waiter, "exited")
-    await eventually(lambda: state.state.gpus[_gpu(host)].capacity == 5 * GIB)
-
-
-async def test_process_that_got_past_the_shim_is_shown_as_uncapped(host: Host) -> None:
-    words = ["env", "-u", "LD_PRELOAD", sys.executable, "-c", RAW, str(BUILD / "sim" / "libcuda.so.1"), str(GIB)]
-    container = await host.launch(*words, gpu_memory=2 * GIB)
-    await host.says(container, "holds")
-
-    async def told() -> list[dict[str, object]]:
-        return (await host.claim(container)).processes
-
-    async def seen() -> bool:
-        return (await query(Gpu.objects.get)).foreign > CONTEXT
-
-    processes = await eventually(told)
-    await eventually(seen)
-    assert [(each["used"], each["real"], each["uncapped"]) for each in processes] == [(0, GIB + CONTEXT, True)]
-    assert (await host.claim(container)).unexplained == GIB + CONTEXT
-    assert (await query(Gpu.objects.get)).foreign == GIB + CONTEXT
 
 
 async def test_who_computes_is_told_and_who_only_holds_is_not(host: Host) -> None:

@@ -68,28 +68,6 @@ async def gives_way(host: Host, container: Container) -> tuple[Container, Contai
     return await host.until(container, "swapped"), other
 
 
-async def test_an_idle_holder_gives_way_and_comes_back_when_it_computes_again(lab: Host) -> None:
-    container = await notebook(lab)
-    out, other = await gives_way(lab, container)
-    assert (out.state, out.swap, out.paused_at) == ("swapped", Swap.OUT, None)
-    assert (out.gave_way, out.gave_way_to) == ("idle", "training")
-    (event,) = await eventually_events(lab, container, "swapped_out")
-    assert event.detail.startswith('It was idle, and gave way to "training". It took ')
-    run_cell(lab, container)
-    waits = await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].suspended_since)
-    assert waits is not None
-    await lab.command("kill", other)
-    await lab.says(container, "cell 1 is right")
-    back = await lab.until(container, "running")
-    assert (back.swap, back.gave_way, back.gave_way_to) == ("", "", "")
-    (event,) = await eventually_events(lab, container, "swapped_in")
-    assert event.detail.startswith("It computes again. It took ")
-
-
-async def eventually_events(host: Host, container: Container, *kinds: str) -> list[Any]:
-    return await eventually(lambda: host.events(container, *kinds))
-
-
 async def test_a_call_that_has_blocked_before_a_new_scheduler_looks_brings_it_back_all_the_same(lab: Host) -> None:
     container = await notebook(lab)
     _, other = await gives_way(lab, container)

@@ -19,32 +19,11 @@ from tests.support.swapped import (
     fault,
     free_memory,
     holder,
-    is_back,
     slowly,
 )
 from web.models import Swap
 
 __all__ = ["host"]
-
-
-async def test_a_pause_with_memory_frees_the_card_and_a_resume_loses_nothing(host: Host) -> None:
-    container = await holder(host)
-    answer = await host.command("pause", container, free_memory=True)
-    assert answer.outcome == "done", answer.message
-    assert "GiB of GPU memory came free in" in answer.message
-    swapped = await host.get(container)
-    assert (swapped.state, swapped.swap, swapped.paused_at is not None) == ("swapped", Swap.OUT, True)
-    assert swapped.swapped > 2 * GIB
-    assert await free_memory(host) == 0
-    assert (await host.claim(container)).used == 0
-    answer = await host.command("resume", container)
-    assert answer.outcome == "done", answer.message
-    await is_back(host, container)
-    ended = await ends_well(host, container)
-    assert (ended.swap, ended.swapped, ended.swapped_at) == ("", 0, None)
-    events = await host.events(container, "swapped_out", "paused", "unpaused", "swapped_in")
-    assert [event.kind for event in events] == ["swapped_out", "paused", "unpaused", "swapped_in"]
-    assert events[0].bytes == events[3].bytes == swapped.swapped
 
 
 async def test_who_asks_its_card_in_a_loop_is_none_the_worse(host: Host) -> None:
