@@ -4,11 +4,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
-from tests.support.dockerd import Dockerd, build_image, docker_api, dockerd
-from tests.support.host import BUILD, Host, a_host
+from tests.support.dockerd import Dockerd, build_workload, docker_api, dockerd
+from tests.support.host import Host, a_host
 from tests.support.past import built
 
 __all__ = ["docker_api", "dockerd"]
@@ -25,10 +24,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def attacks_image(dockerd: Dockerd, past: Path) -> str:
     """An image with the workload and the programs of `past`, in /bin."""
-    client = docker.APIClient(dockerd.address, version="auto")
-    libraries = [BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"]
-    build_image(client, ATTACKS, [BUILD / "workload", *sorted(past.iterdir())], mounted=libraries)
-    client.close()
+    build_workload(dockerd.address, ATTACKS, sorted(past.iterdir()))
     return ATTACKS
 
 

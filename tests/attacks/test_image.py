@@ -13,8 +13,8 @@ import docker
 import pytest
 
 from tests.scheduler.test_held_up import bystander
-from tests.support.dockerd import Dockerd, build_image
-from tests.support.host import BUILD, GIB, Host
+from tests.support.dockerd import Dockerd, build_workload
+from tests.support.host import GIB, Host
 from web.models import Command
 
 pytestmark = pytest.mark.docker
@@ -61,14 +61,10 @@ IMAGES = {
 @pytest.fixture
 def image(dockerd: Dockerd, request: pytest.FixtureRequest) -> str:
     name, hostile = f"gpushare/hostile-{list(IMAGES).index(request.param)}:latest", IMAGES[request.param]
-    client = docker.APIClient(dockerd.address, version="auto")
-    try:
-        build_image(
-            client, name, [BUILD / "workload"], mounted=[BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"],
-            labels=hostile.labels, environment=hostile.environment, also=hostile.also, links=hostile.links,
-        )  # fmt: skip
-    finally:
-        client.close()
+    build_workload(
+        dockerd.address, name,
+        labels=hostile.labels, environment=hostile.environment, also=hostile.also, links=hostile.links,
+    )  # fmt: skip
     return name
 
 

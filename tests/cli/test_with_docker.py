@@ -9,13 +9,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import docker
 import pytest
 
 from tests.cli.support import gpushare
 from tests.support.appliance import Appliance, until
-from tests.support.dockerd import Dockerd, build_image, docker_api, dockerd
-from tests.support.host import BUILD, MIB
+from tests.support.dockerd import Dockerd, build_workload, docker_api, dockerd
+from tests.support.host import MIB
 from tests.support.registry import Registry, serving
 
 __all__ = ["docker_api", "dockerd"]
@@ -42,10 +41,7 @@ def registry(credentials: Path) -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def appliance(dockerd: Dockerd, credentials: Path) -> Iterator[Appliance]:
-    client = docker.APIClient(dockerd.address, version="auto")
-    libraries = [BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"]
-    build_image(client, LAB, [BUILD / "workload"], mounted=libraries, labels={"com.nvidia.memory.limit": "256MiB"})
-    client.close()
+    build_workload(dockerd.address, LAB, labels={"com.nvidia.memory.limit": "256MiB"})
     running = Appliance(
         credentials.parent / "var",
         gpus="sim:1x5GiB",

@@ -23,8 +23,8 @@ from django.db import connection
 from django.utils import timezone
 
 from scheduler.engines.docker.options import LABEL, LABEL_HOME
-from tests.support.dockerd import Dockerd, build_image
-from tests.support.host import BUILD, SeparateScheduler, query
+from tests.support.dockerd import Dockerd, build_workload
+from tests.support.host import SeparateScheduler, query
 from tests.support.people import make_user
 from tests.support.site import running_site
 from web import audit
@@ -57,9 +57,10 @@ class Lab:
 
 
 @pytest.fixture
-async def lab(transactional_db: None, django_db_blocker: Any, tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[Lab]:
-    client = docker.APIClient(dockerd.address, version="auto")
-    build_image(client, IMAGE, [BUILD / "workload"], mounted=[BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"])
+async def lab(
+    transactional_db: None, django_db_blocker: Any, tmp_path: Path, dockerd: Dockerd, docker_api: docker.APIClient
+) -> AsyncIterator[Lab]:
+    build_workload(dockerd.address, IMAGE)
     environment = {
         "GPUSHARE_HOME": str(tmp_path),
         "GPUSHARE_ENGINE": "docker",
@@ -77,10 +78,9 @@ async def lab(transactional_db: None, django_db_blocker: Any, tmp_path: Path, do
         finally:
             await scheduler.stop()
             dockerd.restore()
-            for container in client.containers(quiet=True):
-                client.kill(container["Id"])
-            client.prune_containers()
-            client.close()
+            for container in docker_api.containers(quiet=True):
+                docker_api.kill(container["Id"])
+            docker_api.prune_containers()
 
 
 class Person:

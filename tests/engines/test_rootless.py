@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import docker
 import httpx
 import pytest
 
 from tests.engines.test_user_namespaces import HOLDS, LAB, OUT_OF_MEMORY, host_process, launch, used
 from tests.support.appliance import Appliance, until
-from tests.support.dockerd import build_image
-from tests.support.host import BUILD, MIB
+from tests.support.dockerd import build_workload
+from tests.support.host import MIB
 from tests.support.rootless import ADA, Rootless, rootless, why_not_rootless
 
 __all__ = ["launch"]
@@ -25,10 +24,7 @@ def engine() -> Iterator[Rootless]:
     if why_not := why_not_rootless():
         pytest.skip(why_not)
     with rootless() as engine:
-        client = docker.APIClient(engine.address, version="auto")
-        libraries = [BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"]
-        build_image(client, LAB, [BUILD / "workload"], mounted=libraries)
-        client.close()
+        build_workload(engine.address, LAB)
         yield engine
 
 

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from tests.support.appliance import Appliance, until
-from tests.support.dockerd import SHIFTED, Dockerd, build_image, have_dockerd, private
+from tests.support.dockerd import SHIFTED, Dockerd, build_workload, have_dockerd, private
 from tests.support.eventually import PATIENCE
-from tests.support.host import BUILD, MIB
+from tests.support.host import MIB
 
 pytestmark = pytest.mark.docker
 
@@ -40,10 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def remapped(folder: Path) -> Iterator[Dockerd]:
     with private(remapped=True) as engine:
-        client = docker.APIClient(engine.address, version="auto")
-        libraries = [BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"]
-        build_image(client, LAB, [BUILD / "workload"], mounted=libraries)
-        client.close()
+        build_workload(engine.address, LAB)
         yield engine
 
 

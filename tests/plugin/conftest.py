@@ -18,7 +18,7 @@ import docker
 import pytest
 from django.contrib.auth.models import User
 
-from tests.support.dockerd import Dockerd, build_image, docker_api, have_dockerd, private
+from tests.support.dockerd import Dockerd, build_workload, docker_api, have_dockerd, private
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, Host, a_host, query
 from web.models import Container
@@ -114,12 +114,6 @@ class Lab(Host):
         assert await self.living() == []
 
 
-def build(dockerd: Dockerd) -> None:
-    client = docker.APIClient(dockerd.address, version="auto")
-    build_image(client, IMAGE, [BUILD / "workload"], mounted=[BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"])
-    client.close()
-
-
 def clear(dockerd: Dockerd) -> None:
     client = docker.APIClient(dockerd.address, version="auto")
     for container in client.containers(all=True, quiet=True):
@@ -142,7 +136,7 @@ def dockerd() -> Iterator[Dockerd]:
 async def lab(
     dockerd: Dockerd, transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Lab]:
-    build(dockerd)
+    build_workload(dockerd.address, IMAGE)
     settings.GPUSHARE_PLUGIN_PEOPLE = ["ada", "bob"]
     settings.GPUSHARE_PLUGIN_SOCKET = f"{dockerd.plugins}/gpushare.sock"
     for name in ("ada", "bob", "eve"):

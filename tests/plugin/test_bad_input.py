@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 
-from tests.plugin.conftest import IMAGE, Lab, build
-from tests.support.dockerd import Dockerd
+from tests.plugin.conftest import IMAGE, Lab
+from tests.support.dockerd import Dockerd, build_workload
 from tests.support.host import GIB, a_host, query
 from web.models import Allowance, AuditEntry, Container, Gpu, Volume
 
@@ -127,7 +127,7 @@ async def test_it_is_off_unless_somebody_is_named(
     dockerd: Dockerd, transactional_db: None, settings: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     socket = settings.GPUSHARE_PLUGIN_SOCKET = f"{tmp_path_factory.mktemp('run')}/plugin.sock"
-    build(dockerd)
+    build_workload(dockerd.address, IMAGE)
     async with a_host(settings, tmp_path_factory.mktemp("off"), docker=dockerd.address) as host:
         host.image = IMAGE
         await host.launch("true")  # the parts that run in the background have all begun

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 import requests.exceptions
 from django.db import OperationalError
@@ -18,9 +17,9 @@ from django.db import OperationalError
 from scheduler.engines.base import EngineAway, Launch, Status
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.parts import PERIODS
-from tests.support.dockerd import build_image, docker_api, dockerd
+from tests.support.dockerd import build_workload, docker_api, dockerd
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, a_host, query
+from tests.support.host import GIB, Host, a_host, query
 from web.models import Command, Container
 
 __all__ = ["docker_api", "dockerd"]
@@ -39,9 +38,7 @@ async def host(
     monkeypatch.setitem(PERIODS, "leftovers", 0.05)
     address = request.getfixturevalue("dockerd").address if request.param == "docker" else ""
     if address:
-        client = docker.APIClient(address, version="auto")
-        build_image(client, IMAGE, [BUILD / "workload"], mounted=[BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"])
-        client.close()
+        build_workload(address, IMAGE)
     async with a_host(settings, tmp_path_factory.mktemp("host"), docker=address) as host:
         if address:
             host.image, host.workload = IMAGE, Path("/bin/workload")

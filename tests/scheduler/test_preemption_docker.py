@@ -9,9 +9,9 @@ from typing import Any
 import docker
 import pytest
 
-from tests.support.dockerd import Dockerd, build_image, docker_api, dockerd
+from tests.support.dockerd import Dockerd, build_workload, docker_api, dockerd
 from tests.support.eventually import eventually
-from tests.support.host import BUILD, GIB, Host, a_host
+from tests.support.host import GIB, Host, a_host
 from tests.support.swapped import at_once, is_back
 from web.models import Container
 
@@ -33,9 +33,7 @@ async def lab(
     monkeypatch.setattr(
         "scheduler.gpus.Reading.computed", lambda *_: 0.0
     )  # the simulated card does not tell who computes
-    client = docker.APIClient(dockerd.address, version="auto")
-    build_image(client, IMAGE, [BUILD / "workload"], mounted=[BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"])
-    client.close()
+    build_workload(dockerd.address, IMAGE)
     async with a_host(settings, tmp_path_factory.mktemp("host"), docker=dockerd.address) as host:
         host.image, host.workload = IMAGE, Path("/bin/workload")
         yield host

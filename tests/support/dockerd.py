@@ -18,9 +18,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import docker
 import pytest
+
+from tests.support.card import BUILD
 
 IMAGE = "gpushare/test:latest"
 SHIFTED = 300_000
@@ -28,7 +31,7 @@ FLAGS = "TEST_DOCKERD_FLAGS"  # more words for each dockerd, from the environmen
 PLUGINS = "/run/docker/plugins"
 LINKS = (
     "sh", "cat", "env", "sleep", "ls", "id", "dd", "yes", "head", "grep", "seq", "true", "kill", "wc", "tr", "stty",
-    "printf",
+    "printf", "setsid",
 )  # fmt: skip
 
 
@@ -210,6 +213,16 @@ def build_image(
         tag=tag or "latest",
         changes=[*changes, *also],
     )
+
+
+def build_workload(address: str, name: str, programs: Sequence[Path] = (), **more: Any) -> None:
+    """An image with the workload, in the engine at this address; shim and simulated driver are mounted later."""
+    libraries = [BUILD / "libgpushare.so", BUILD / "sim/libcuda.so.1"]
+    client = docker.APIClient(address, version="auto")
+    try:
+        build_image(client, name, [BUILD / "workload", *programs], mounted=libraries, **more)
+    finally:
+        client.close()
 
 
 def set_in_image(client: docker.APIClient, name: str, **fields: str) -> None:
