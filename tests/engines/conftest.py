@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import pytest
 
-from scheduler.engines.base import Engine, EngineError, Launch
+from scheduler.engines.base import Condition, Engine, EngineError, Launch, Status
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.settings import DockerSettings
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.support.dockerd import IMAGE, Dockerd, docker_api, dockerd
-from tests.support.eventually import PATIENCE
+from tests.support.eventually import PATIENCE, eventually
 
 __all__ = ["docker_api", "dockerd"]
 
@@ -71,6 +71,37 @@ async def removed(engine: Engine, engine_id: str) -> None:
             except EngineError as error:
                 if error.code != "output_left":
                     raise
+
+
+async def next_change(engine: Engine, condition: Condition) -> Status:
+    """The first change to this condition, of whichever container."""
+    async with asyncio.timeout(PATIENCE):
+        async for status in engine.changes():
+            if status.condition is condition:
+                return status
+    raise AssertionError("the stream ended")
+
+
+async def told(engine: Engine, id_: str, condition: Condition) -> Status:
+    """The first change of this container to this condition."""
+    async with asyncio.timeout(PATIENCE):
+        async for status in engine.changes():
+            if (status.id, status.condition) == (id_, condition):
+                return status
+    raise AssertionError("the stream ended")
+
+
+async def until_logged(launch: Launch, text: str) -> str:
+    await eventually(lambda: launch.log_path.exists() and text in launch.log_path.read_text())
+    return launch.log_path.read_text()
+
+
+async def output_of(engine: DockerEngine, launch: Launch) -> str:
+    """All of it: on a busy machine an end is told a little before the last of it is copied."""
+    engine_id = (await engine.launch(launch)).engine_id
+    await next_change(engine, Condition.ENDED)
+    await eventually(lambda: engine._watch._logs[engine_id].complete)
+    return launch.log_path.read_text()
 
 
 @pytest.fixture

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from scheduler.engines.base import Condition, Launch, Status
+from scheduler.engines.base import Launch
 from scheduler.engines.process import tree
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation
-from tests.support.eventually import eventually
 
 
 @pytest.fixture
@@ -43,19 +41,6 @@ def a_launch(tmp_path: Path, *command: str, **fields: object) -> Launch:
         "log_path": tmp_path / "logs" / f"{id_}.log",
     }
     return Launch(**{**settings, **fields})
-
-
-async def next_change(engine: ProcessEngine, condition: Condition) -> Status:
-    async with asyncio.timeout(60):
-        async for status in engine.changes():
-            if status.condition is condition:
-                return status
-    raise AssertionError("the stream ended")
-
-
-async def until_logged(launch: Launch, text: str) -> str:
-    await eventually(lambda: launch.log_path.exists() and text in launch.log_path.read_text())
-    return launch.log_path.read_text()
 
 
 def states_of(engine: ProcessEngine, launch: Launch) -> list[str]:

@@ -24,8 +24,8 @@ from scheduler.engines.base import Condition, Engine, EngineError, Launch, Statu
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE as LOCAL
 from scheduler.engines.runtime_environment import RuntimeEnvironment
-from tests.engines.conftest import empty, leaks_sockets, started
-from tests.support.eventually import PATIENCE, eventually
+from tests.engines.conftest import empty, leaks_sockets, started, told, until_logged
+from tests.support.eventually import eventually
 from tests.support.inprocess.cards import Cards
 from tests.support.inprocess.driver import Driver
 from tests.support.inprocess.engine import InProcessEngine
@@ -84,15 +84,6 @@ def a_launch(kind: str, a_launch: Launcher) -> Launcher:
     return partial(a_launch, image=LOCAL) if kind != "docker" else a_launch
 
 
-async def told(engine: Engine, id_: str, condition: Condition, within: float = PATIENCE) -> Status:
-    """The first change of this container to this condition."""
-    async with asyncio.timeout(within):
-        async for status in engine.changes():
-            if (status.id, status.condition) == (id_, condition):
-                return status
-    raise AssertionError("the stream has ended")
-
-
 async def tried(call: Awaitable[T]) -> T | EngineError:
     try:
         return await call
@@ -102,10 +93,6 @@ async def tried(call: Awaitable[T]) -> T | EngineError:
 
 async def found(engine: Engine, id_: str) -> Status | None:
     return next((status for status in await engine.statuses() if status.id == id_), None)
-
-
-async def until_logged(launch: Launch, text: str) -> None:
-    await eventually(lambda: launch.log_path.exists() and text in launch.log_path.read_text())
 
 
 # ---- the start ------------------------------------------------------------------------------------------------------
@@ -287,7 +274,7 @@ async def test_kill_with_grace_lets_a_paused_program_end_by_itself(engine: Engin
 @pytest.mark.usefixtures("processes")
 async def test_what_the_first_process_leaves_ends_with_it(engine: Engine, a_launch: Launcher) -> None:
     seconds = _unique()
-    launch = a_launch("/bin/sh", "-c", f"sleep {seconds} & exit 0")
+    launch = a_launch("/bin/sh", "-c", f"setsid sleep {seconds} & exit 0")
     await engine.launch(launch)
     await told(engine, launch.id, Condition.ENDED)
     await eventually(lambda: not _pids(seconds))

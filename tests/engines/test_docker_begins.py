@@ -14,8 +14,7 @@ from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.images import Image
 from scheduler.engines.docker.options import with_init
 from scheduler.engines.docker.settings import has_init
-from tests.engines.conftest import Opener
-from tests.engines.test_docker_engine import output_of
+from tests.engines.conftest import Opener, output_of
 from tests.support.dockerd import Dockerd, build_image
 
 pytestmark = pytest.mark.docker

@@ -11,8 +11,7 @@ from scheduler.engines.base import Attached, Condition, EngineError, Launch, Out
 from scheduler.engines.docker import client
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.logs import DOCKERS_BUFFER, messages_of_terminal
-from tests.engines.conftest import Opener
-from tests.engines.test_docker_engine import next_change
+from tests.engines.conftest import Opener, next_change
 from tests.support.eventually import eventually
 
 Launcher = Callable[..., Launch]

@@ -14,8 +14,7 @@ import pytest
 from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.launching import folders
-from tests.engines.conftest import Opener
-from tests.engines.test_docker_engine import output_of
+from tests.engines.conftest import Opener, output_of
 
 pytestmark = pytest.mark.docker
 Launcher = Callable[..., Launch]

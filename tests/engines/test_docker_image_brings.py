@@ -15,8 +15,7 @@ from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.gpu_access import Cdi, NvidiaRuntime
 from scheduler.engines.docker.options import SHIM
 from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation, environment
-from tests.engines.conftest import Opener
-from tests.engines.test_docker_engine import output_of
+from tests.engines.conftest import Opener, output_of
 from tests.support.dockerd import Dockerd, build_image, set_in_image
 from tests.support.eventually import PATIENCE, eventually
 

@@ -12,8 +12,7 @@ from scheduler.engines.base import EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.options import LABEL_TTY, SHIM
 from scheduler.engines.runtime_environment import RuntimeEnvironment, Simulation
-from tests.engines.conftest import Opener
-from tests.engines.test_docker_engine import output_of
+from tests.engines.conftest import Opener, output_of
 from tests.support.dockerd import Dockerd, build_image
 from tests.support.eventually import eventually
 
@@ -183,16 +182,6 @@ async def test_shared_memory_beyond_the_containers_own_is_refused(
     with pytest.raises(EngineError, match="more than all of its host memory, which is") as caught:
         await docker_engine.launch(a_launch("true", memory=memory, shm_size=shm_size))
     assert (caught.value.code, caught.value.field, caught.value.status) == ("shm_too_large", "shm_size", 400)
-
-
-async def test_container_that_passes_its_host_memory_says_so(docker_engine: DockerEngine, a_launch: Launcher) -> None:
-    launch = a_launch("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=100M count=1; exit $?", memory=16 << 20)
-    await docker_engine.launch(launch)
-    async for status in docker_engine.changes():
-        if status.finished_at:
-            break
-    assert status.exit_code != 0
-    assert status.reason == "Out of host memory: it passed its limit of 16 MiB and was ended."
 
 
 async def test_what_is_ours_cannot_be_written(docker_engine: DockerEngine, a_launch: Launcher) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from scheduler.engines.base import Launch
 from scheduler.engines.docker.shared_cgroup import ROOT
-from tests.engines.conftest import Opener, empty
-from tests.engines.test_docker_engine import output_of
+from tests.engines.conftest import Opener, empty, output_of
 
 pytestmark = pytest.mark.docker
 Launcher = Callable[..., Launch]

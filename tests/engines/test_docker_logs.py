@@ -17,8 +17,7 @@ import pytest
 from scheduler.engines.base import Condition, EngineError, Launch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.logs import LogCopier, LogFile, parse_stamp
-from tests.engines.conftest import Opener, removed
-from tests.engines.test_docker_engine import next_change, output_of
+from tests.engines.conftest import Opener, next_change, output_of, removed
 from tests.support.eventually import eventually
 from web.console.copied import is_whole
 
@@ -189,11 +188,9 @@ async def test_nothing_is_removed_before_its_output_is_copied(
     assert launch.log_path.read_text().split() == [str(number) for number in range(1, 501)]
 
 
-@pytest.mark.docker
-async def test_an_end_that_is_announced_before_its_output_is_copied_leaves_the_log_marked_as_not_whole(
-    docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who follows the log goes on until it is (tests/web/test_logs.py)."""
+@pytest.fixture
+def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """No output is copied until it is set."""
     run, go_on = LogCopier._run, threading.Event()
 
     def late(copier: LogCopier) -> None:
@@ -201,6 +198,14 @@ async def test_an_end_that_is_announced_before_its_output_is_copied_leaves_the_l
         run(copier)
 
     monkeypatch.setattr(LogCopier, "_run", late)
+    return go_on
+
+
+@pytest.mark.docker
+async def test_an_end_that_is_announced_before_its_output_is_copied_leaves_the_log_marked_as_not_whole(
+    docker_engine: DockerEngine, a_launch: Launcher, go_on: threading.Event
+) -> None:
+    """Who follows the log goes on until it is (tests/web/test_logs.py)."""
     launch = a_launch("/bin/sh", "-c", "echo last words")
     engine_id = (await docker_engine.launch(launch)).engine_id
     await next_change(docker_engine, Condition.ENDED)
@@ -213,15 +218,8 @@ async def test_an_end_that_is_announced_before_its_output_is_copied_leaves_the_l
 
 @pytest.mark.docker
 async def test_the_log_of_a_container_that_was_removed_by_others_is_whole(
-    docker_engine: DockerEngine, a_launch: Launcher, docker_api: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+    docker_engine: DockerEngine, a_launch: Launcher, docker_api: docker.APIClient, go_on: threading.Event
 ) -> None:
-    run, go_on = LogCopier._run, threading.Event()
-
-    def late(copier: LogCopier) -> None:
-        go_on.wait()
-        run(copier)
-
-    monkeypatch.setattr(LogCopier, "_run", late)
     launch = a_launch("/bin/sh", "-c", "echo last words")
     engine_id = (await docker_engine.launch(launch)).engine_id
     await next_change(docker_engine, Condition.ENDED)

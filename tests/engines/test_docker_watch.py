@@ -16,21 +16,13 @@ from scheduler.engines.base import Condition, EngineAway, EngineError, Launch, S
 from scheduler.engines.docker import watch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.options import LABEL
-from tests.engines.conftest import Opener, empty, leaks_sockets, removed
+from tests.engines.conftest import Opener, empty, leaks_sockets, removed, told
 from tests.support.dockerd import Dockerd
 from tests.support.eventually import PATIENCE, eventually
 
 pytestmark = [pytest.mark.docker, leaks_sockets]
 Launcher = Callable[..., Launch]
 WITHIN = 2.0
-
-
-async def seen(engine: DockerEngine, id_: str, condition: Condition, within: float = PATIENCE) -> Status:
-    async with asyncio.timeout(within):
-        async for status in engine.changes():
-            if status.id == id_ and status.condition is condition:
-                return status
-    raise AssertionError("the stream ended")
 
 
 Meddle = Callable[[docker.APIClient, str], None]
@@ -51,7 +43,7 @@ async def test_change_behind_our_back_is_seen(
     launch = a_launch("sleep", "600")
     engine_id = (await docker_engine.launch(launch)).engine_id
     meddle(docker_api, engine_id)
-    assert (await seen(docker_engine, launch.id, condition)).engine_id == engine_id
+    assert (await told(docker_engine, launch.id, condition)).engine_id == engine_id
 
 
 @each_meddling
@@ -64,7 +56,7 @@ async def test_change_is_seen_without_any_event(
     assert follower is not None
     await asyncio.to_thread(follower.close)
     meddle(docker_api, engine_id)
-    await seen(docker_engine, launch.id, condition)
+    await told(docker_engine, launch.id, condition)
 
 
 @each_meddling
@@ -92,14 +84,14 @@ async def test_duplicate_and_late_events_tell_nothing_twice(
         docker_engine._watch._told.put_nowait(engine_id)
         docker_engine._watch._told.put_nowait("0" * 64)
     docker_api.remove_container(engine_id)
-    told = []
+    conditions = []
     async with asyncio.timeout(PATIENCE):
         async for status in docker_engine.changes():
-            told.append(status.condition)
+            conditions.append(status.condition)
             if status.condition is Condition.GONE:
                 break
-    assert told.count(Condition.ENDED) == 1
-    assert told[-2:] == [Condition.ENDED, Condition.GONE]
+    assert conditions.count(Condition.ENDED) == 1
+    assert conditions[-2:] == [Condition.ENDED, Condition.GONE]
 
 
 async def test_containers_of_others_are_not_ours(
@@ -156,28 +148,9 @@ async def test_list_from_before_its_start_takes_no_container_away(
 ) -> None:
     launch = a_launch("true")
     engine_id = (await docker_engine.launch(launch)).engine_id
-    await seen(docker_engine, launch.id, Condition.ENDED)
+    await told(docker_engine, launch.id, Condition.ENDED)
     await docker_engine._watch._tidy(launch.id, engine_id)  # the list said that it was only created
     assert docker_api.inspect_container(engine_id)["State"]["Status"] == "exited"
-
-
-async def test_same_launch_again_is_the_same_container(docker_engine: DockerEngine, a_launch: Launcher) -> None:
-    launch = a_launch("sleep", "600")
-    first = await docker_engine.launch(launch)
-    assert (await docker_engine.launch(launch)).engine_id == first.engine_id
-    assert len(await docker_engine.statuses()) == 1
-
-
-async def test_only_the_containers_own_processes_are_owned(
-    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
-) -> None:
-    one, two = [(await docker_engine.launch(a_launch("sleep", "600"))).engine_id for _ in range(2)]
-    pids = {id_: docker_api.inspect_container(id_)["State"]["Pid"] for id_ in (one, two)}
-    assert docker_engine.owns(one, pids[one])
-    assert docker_engine.owns(two, pids[two])
-    assert not docker_engine.owns(one, pids[two])
-    assert not docker_engine.owns(one, 1)
-    assert not docker_engine.owns(one, 2**22 + 1)
 
 
 # ---- Docker itself goes away and comes back -------------------------------------------------------------------------
@@ -217,12 +190,12 @@ async def test_dockerd_restarts_and_we_go_on(
     await asyncio.to_thread(restored.start)
     before = looks
     # dockerd ends its containers when it ends; what survives its sudden death, the next one ends.
-    await seen(docker_engine, launch.id, Condition.ENDED)
+    await told(docker_engine, launch.id, Condition.ENDED)
     assert looks <= before + 2  # by looks, not by a clock: one may have been under way when Docker was not yet back
     await eventually(lambda: not docker_engine.away)
     again = a_launch("/bin/sh", "-c", "exit 4")
     await docker_engine.launch(again)
-    assert (await seen(docker_engine, again.id, Condition.ENDED)).exit_code == 4
+    assert (await told(docker_engine, again.id, Condition.ENDED)).exit_code == 4
 
 
 async def test_dockerd_that_hangs_is_away_and_then_is_not(docker_engine: DockerEngine, restored: Dockerd) -> None:

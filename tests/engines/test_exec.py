@@ -16,8 +16,8 @@ from scheduler.engines.docker import executed as docker_executed
 from scheduler.engines.docker.attach import Attached
 from scheduler.engines.process import tree
 from scheduler.engines.process.executed import Screen
-from tests.engines.conftest import leaks_sockets
-from tests.engines.test_conformance import FOREVER, KINDS, Launcher, Opener, a_launch, engine, opened, told, tried
+from tests.engines.conftest import leaks_sockets, told
+from tests.engines.test_conformance import FOREVER, KINDS, Launcher, Opener, a_launch, engine, opened, tried
 from tests.support.eventually import PATIENCE, eventually
 
 __all__ = ["a_launch", "engine", "opened"]

@@ -23,7 +23,8 @@ from scheduler.engines.process import engine as process
 from scheduler.engines.process import keeper, tree
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.runtime_environment import RuntimeEnvironment
-from tests.engines.processes import a_launch, engine, next_change, runtime_environment
+from tests.engines.conftest import next_change
+from tests.engines.processes import a_launch, engine, runtime_environment
 from tests.support.eventually import eventually, until
 from tests.support.running import ended
 

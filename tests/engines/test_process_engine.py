@@ -20,20 +20,12 @@ from scheduler.engines.process import engine as process_engine
 from scheduler.engines.process import tree
 from scheduler.engines.process.engine import LOOK_AGAIN, ProcessEngine
 from scheduler.engines.runtime_environment import RuntimeEnvironment
-from tests.engines.processes import a_launch, engine, next_change, pids_of, runtime_environment, states_of, until_logged
+from tests.engines.conftest import next_change, until_logged
+from tests.engines.processes import a_launch, engine, pids_of, runtime_environment, states_of
 from tests.support.disk import fill, small_disk
 from tests.support.eventually import eventually, until
 
 __all__ = ["engine", "runtime_environment"]
-
-
-async def test_output_and_exit_code_are_the_programs_own(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "/bin/sh", "-c", "echo out; echo err >&2; exit 7")
-    status = await engine.launch(launch)
-    assert status.started_at is not None
-    ended = await next_change(engine, Condition.ENDED)
-    assert (ended.id, ended.exit_code, ended.reason) == (launch.id, 7, "")
-    assert launch.log_path.read_text() == "out\nerr\n"
 
 
 async def test_of_an_output_without_an_end_the_beginning_is_kept_and_the_program_goes_on(
@@ -75,26 +67,10 @@ async def test_signal_shows_as_128_and_its_number(engine: ProcessEngine, tmp_pat
     assert (await next_change(engine, Condition.ENDED)).exit_code == 128 + signal.SIGSEGV
 
 
-async def test_program_that_cannot_be_started_leaves_nothing(engine: ProcessEngine, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"/no/such: No such file") as caught:
-        await engine.launch(a_launch(tmp_path, "/no/such"))
-    assert (caught.value.code, caught.value.field, caught.value.status) == ("cannot_start", "command", 400)
-    assert await engine.statuses() == []
-    assert list((tmp_path / "processes").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [({"image": "debian"}, "image"), ({"command": ()}, "command"), ({"memory": 1 << 20}, "memory"),
-     ({"volumes": ["/a:/b"]}, "volumes"), ({"ports": ["80:80"]}, "ports"), ({"cpus": 1.0}, "cpus"),
-     ({"interactive": True}, "interactive"), ({"tty": True}, "tty")],
-)  # fmt: skip
-async def test_what_processes_cannot_have_is_refused(
-    engine: ProcessEngine, tmp_path: Path, fields: dict[str, object], field: str
-) -> None:
-    with pytest.raises(EngineError) as caught:
-        await engine.launch(a_launch(tmp_path, *(["true"] if field != "command" else []), **fields))
-    assert caught.value.field == field
+async def test_without_a_command_there_is_nothing_to_run(engine: ProcessEngine, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="Say what to run") as caught:
+        await engine.launch(a_launch(tmp_path))
+    assert caught.value.field == "command"
 
 
 async def test_program_begins_in_the_folder_asked_for_else_at_the_root(engine: ProcessEngine, tmp_path: Path) -> None:
@@ -114,13 +90,6 @@ async def test_folder_that_is_none_is_refused_and_leaves_nothing(
         await engine.launch(a_launch(tmp_path, "true", working_dir=f"{tmp_path}/{name}"))
     assert (caught.value.code, caught.value.field, caught.value.status) == ("no_such_folder", "working_dir", 400)
     assert await engine.statuses() == []
-
-
-async def test_same_launch_again_is_the_same_container(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "sleep", "600")
-    first = await engine.launch(launch)
-    assert await engine.launch(launch) == first
-    assert len(pids_of(engine, launch)) == 1
 
 
 TWO = ("/bin/sh", "-c", "setsid sleep 600 & sleep 600 & echo ready; wait")
@@ -218,18 +187,6 @@ async def test_kill_ends_every_process_paused_ones_and_deaf_ones_too(
     await engine.kill(launch.id)
 
 
-async def test_kill_with_grace_lets_a_program_end_by_itself(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(
-        tmp_path, "/bin/sh", "-c", "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
-    )
-    await engine.launch(launch)
-    await until_logged(launch, "ready")
-    await engine.pause(launch.id)
-    await engine.kill(launch.id, grace=60)
-    assert (await next_change(engine, Condition.ENDED)).exit_code == 3
-    assert "bye" in launch.log_path.read_text()
-
-
 async def test_sigterm_to_a_keeper_is_its_programs(engine: ProcessEngine, tmp_path: Path) -> None:
     launch = a_launch(tmp_path, "sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done")
     await engine.launch(launch)
@@ -243,40 +200,6 @@ async def test_sigterm_to_a_keeper_is_its_programs_from_its_first_moment(engine:
         a_launch(tmp_path, "sh", "-c", "trap 'exit 3' TERM; kill -TERM $PPID; while :; do sleep 0.05; done")
     )
     assert (await next_change(engine, Condition.ENDED)).exit_code == 3
-
-
-async def test_what_outlives_the_first_process_is_ended_with_it(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "/bin/sh", "-c", "setsid sleep 600 & echo $!; exit 0")
-    await engine.launch(launch)
-    await next_change(engine, Condition.ENDED)
-    orphan = int(launch.log_path.read_text())
-    assert (found := proc.stat(orphan)) is None or not found.living
-
-
-async def test_process_is_owned_by_its_container_only(engine: ProcessEngine, tmp_path: Path) -> None:
-    one, two = a_launch(tmp_path, *TWO), a_launch(tmp_path, "sleep", "600")
-    await engine.launch(one)
-    await engine.launch(two)
-    await until_logged(one, "ready")
-    assert all(engine.owns(one.id, pid) and not engine.owns(two.id, pid) for pid in pids_of(engine, one))
-    assert not engine.owns(one.id, os.getpid())
-    assert not engine.owns(one.id, 1)
-
-
-async def test_remove_forgets_an_ended_container_and_refuses_a_living_one(
-    engine: ProcessEngine, tmp_path: Path
-) -> None:
-    launch = a_launch(tmp_path, "sleep", "600")
-    await engine.launch(launch)
-    with pytest.raises(EngineError, match="still runs"):
-        await engine.remove(launch.id)
-    await engine.kill(launch.id)
-    await engine.remove(launch.id)
-    await engine.remove(launch.id)
-    assert await engine.statuses() == []
-    assert (await next_change(engine, Condition.GONE)).id == launch.id
-    with pytest.raises(EngineError, match="has ended"):
-        await engine.pause(launch.id)
 
 
 async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -20,58 +19,11 @@ from scheduler.engines.process import tree
 from scheduler.engines.process.engine import ProcessEngine, _keep
 from scheduler.engines.process.executed import execute
 from scheduler.engines.runtime_environment import RuntimeEnvironment
-from tests.engines.processes import a_launch, engine, next_change, pids_of, runtime_environment, until_logged
+from tests.engines.conftest import next_change, until_logged
+from tests.engines.processes import a_launch, engine, pids_of, runtime_environment
 from tests.support.eventually import eventually
 
 __all__ = ["engine", "runtime_environment"]
-
-SCHEDULER = """
-import asyncio, json, sys
-from pathlib import Path
-from scheduler.engines.base import Launch
-from scheduler.engines.runtime_environment import RuntimeEnvironment
-from scheduler.engines.process.engine import ProcessEngine
-async def main(home, launches):
-    engine = ProcessEngine(Path(home), RuntimeEnvironment(Path("/nowhere.so")))
-    await engine.start()
-    for id_, log, script in launches:
-        await engine.launch(Launch(id=id_, name=id_, image="local", command=["/bin/sh", "-c", script], gpus=[],
-                                   socket_dir=Path(home), log_path=Path(log)))
-    print("launched", flush=True)
-    await asyncio.sleep(60)
-asyncio.run(main(*json.loads(sys.argv[1])))
-"""
-
-
-async def test_scheduler_killed_and_restarted_finds_the_living_and_the_ended(
-    tmp_path: Path, runtime_environment: RuntimeEnvironment
-) -> None:
-    home = tmp_path / "processes"
-    go = tmp_path / "go"
-    scripts = {"living": "sleep 600", "ending": f"while [ ! -e {go} ]; do sleep 0.02; done; exit 5"}
-    launches = [[id_, str(tmp_path / f"{id_}.log"), script] for id_, script in scripts.items()]
-    scheduler = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SCHEDULER, json.dumps([str(home), launches]), stdout=asyncio.subprocess.PIPE
-    )
-    assert scheduler.stdout is not None
-    assert await scheduler.stdout.readline() == b"launched\n"
-    scheduler.kill()
-    await scheduler.wait()
-    go.touch()
-    await eventually((home / "ending" / "ended.json").exists)
-
-    engine = ProcessEngine(home, runtime_environment)
-    await engine.start()
-    try:
-        seen = {status.id: status for status in await engine.statuses()}
-        assert seen["living"].condition is Condition.RUNNING
-        assert (seen["ending"].condition, seen["ending"].exit_code) == (Condition.ENDED, 5)
-        await engine.kill("living")
-        while (await next_change(engine, Condition.ENDED)).id != "living":
-            pass
-    finally:
-        await engine.kill("living")
-        await engine.close()
 
 
 async def test_nothing_of_a_container_outlives_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
@@ -110,17 +62,6 @@ async def test_nothing_of_a_container_outlives_a_keeper_that_died_while_nobody_l
         assert [status.condition for status in await after.statuses()] == [Condition.ENDED]
     finally:
         await after.close()
-
-
-async def test_program_does_not_outlive_its_keeper(engine: ProcessEngine, tmp_path: Path) -> None:
-    launch = a_launch(tmp_path, "sleep", "600")
-    await engine.launch(launch)
-    running = engine._found.running(launch.id)
-    assert running is not None
-    os.kill(running.keeper, signal.SIGKILL)
-    ended = await next_change(engine, Condition.ENDED)
-    assert (ended.exit_code, "keeper" in ended.reason) == (None, True)
-    await eventually(lambda: not tree.is_alive(running.pid, running.pid_started))
 
 
 async def test_launch_that_was_cut_off_between_its_folder_and_its_first_file_runs(

@@ -12,7 +12,8 @@ import pytest
 from scheduler.engines import kernel_log
 from scheduler.engines.base import Condition
 from scheduler.engines.process.engine import ProcessEngine
-from tests.engines.processes import a_launch, engine, next_change, runtime_environment
+from tests.engines.conftest import next_change
+from tests.engines.processes import a_launch, engine, runtime_environment
 from tests.support.eventually import eventually
 
 __all__ = ["engine", "runtime_environment"]
