@@ -159,26 +159,6 @@ def test_its_first_memory_and_its_last_renew_what_the_server_tells(site, open_as
     expect(life).to_contain_text("No process of this container uses a GPU now.")
 
 
-def test_its_settings_start_the_next_launch(site, open_as):
-    made = rows.container("train-7", person("ann"), rows.gpu(), quota=2, image="pytorch/pytorch:2.4", priority=3,
-                          command=["python", "train.py", "--name", "two words"], environment={"MODE": "fast"},
-                          ttl_seconds=3600, volumes=["data:/data"], ports=["20080:80"])  # fmt: skip
-    page = open_as("ann", f"/containers/{made.pk}/")
-    settings = page.locator(".settings")
-    for text in ("pytorch/pytorch:2.4", "MODE=fast", "data:/data", "3600", "20080:80"):
-        expect(settings).to_contain_text(text)
-    page.get_by_role("link", name="Launch again").click()
-    expect(page.locator("#f-image")).to_have_value("pytorch/pytorch:2.4")
-    expect(page.get_by_role("textbox", name="Command")).to_have_value("python train.py --name 'two words'")
-    expect(page.locator("#f-gpu_memory")).to_have_value("2GiB")
-    expect(page.locator("#f-env")).to_have_value("MODE=fast")
-    page.get_by_text("Limits, volumes, ports, time").click()
-    expect(page.locator("#f-ttl_seconds")).to_have_value("3600")
-    expect(page.locator("#f-volumes")).to_have_value("data:/data")
-    expect(page.locator("#f-ports")).to_have_value("20080:80")
-    expect(page.get_by_label("Priority")).to_have_value("3")
-
-
 def test_quota_and_priority_are_changed_in_place_and_changed_back(evaluate, open_as):
     page = open_as("ann", f"/containers/{evaluate.pk}/")
     with answering(obey):

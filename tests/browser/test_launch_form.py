@@ -80,16 +80,6 @@ def test_the_picture_says_whether_it_fits_waits_or_never_will(site, open_as):
     expect(page.locator(".preview input").nth(1)).to_be_disabled()
 
 
-def test_the_schedulers_own_forecast_is_told(site, open_as):
-    rows.gpu()
-    page = open_as("ann", "/login/", role="user")
-    with answering(start):
-        page.goto("/launch/")
-        quota(page).fill("2GiB")
-        expect(page.locator("#forecast")).to_have_text("GPU 0 lacks 1 GiB; it fits in 90 s at the latest.")
-        until(lambda: not Command.objects.exists())  # a question leaves no trace
-
-
 def test_a_scheduler_that_takes_its_time_is_asked_again(site, open_as):
     rows.gpu()
     page = open_as("ann", "/login/", role="user")
@@ -98,6 +88,7 @@ def test_a_scheduler_that_takes_its_time_is_asked_again(site, open_as):
     assert first.value.json() == {"again": True}
     with answering(start):
         expect(page.locator("#forecast")).to_have_text("GPU 0 lacks 1 GiB; it fits in 90 s at the latest.")
+        until(lambda: not Command.objects.exists())  # a question leaves no trace
 
 
 def test_everything_that_was_filled_in_is_launched(site, open_as):
@@ -167,13 +158,6 @@ def test_only_allowed_images_are_offered_and_launched(site, open_as):
     quota(page).fill("3GiB")
     page.get_by_role("button", name="Launch", exact=True).click()
     expect(page.locator("#h-gpu_memory")).to_contain_text("2 GiB")
-
-
-def test_a_viewer_is_told_instead_of_shown_a_form(site, open_as):
-    rows.gpu()
-    page = open_as("me", "/launch/", role="viewer")
-    expect(page.locator("main")).to_contain_text("Your role may look but not launch")
-    expect(page.get_by_role("button", name="Launch")).to_have_count(0)
 
 
 def test_a_preset_is_one_click_and_its_page_says_how_it_is_opened(site, open_as, shot):

@@ -126,15 +126,6 @@ def test_ages_go_by_the_servers_clock(site, open_as):
     expect(page.locator('[data-field="suspended"]')).to_contain_text(re.compile("[1-3] min"))
 
 
-def test_without_a_session_there_is_no_live_line(site, open_as):
-    page = open_as("")
-    closed = page.evaluate(
-        "() => new Promise(done => { const s = new WebSocket(`ws://${location.host}/ws/dashboard/`);"
-        " s.onmessage = () => done('a message'); s.onclose = event => done(event.code); })"
-    )
-    assert closed == 4401
-
-
 def test_a_server_that_is_slow_to_say_its_first_word_is_given_longer_each_time(site, open_as):
     """Or a page that gives up after six seconds never hears one that needs seven, and makes it begin anew each time."""
     rows.gpu()

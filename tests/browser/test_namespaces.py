@@ -8,11 +8,10 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from tests.browser import scenes
 from tests.support import rows
 from tests.support.site import person
 from web import audit
-from web.models import AllocationEvent, Container, UsageSample
+from web.models import AllocationEvent, UsageSample
 
 
 @pytest.fixture
@@ -40,28 +39,6 @@ def pods(site):
     return card, made
 
 
-def test_the_table_shows_and_filters_namespaces(pods, open_as, shot):
-    page = open_as("owner-0")
-    names = page.locator("tr[data-id] .name a")
-    expect(names).to_have_count(4)
-    expect(page.locator("td.namespace", has_text="team-a")).to_have_count(2)
-    shot(page, "overview-with-pods")
-    page.get_by_label("Namespace", exact=True).select_option("team-b")
-    expect(names).to_have_text(["serve"])
-    page.get_by_label("Namespace", exact=True).select_option("")
-    page.get_by_role("button", name="Namespace").click()
-    expect(names.first).to_have_text("other")
-    page.get_by_label("Search").fill("team-a")
-    expect(names).to_have_count(2)
-
-
-def test_to_show_all_is_to_show_those_of_all_namespaces(pods, open_as):
-    page = open_as("owner-0", "/?namespace=team-b&q=nothing-like-it")
-    page.get_by_role("button", name="Show all").click()
-    expect(page.locator("tr[data-id] .name a")).to_have_count(4)
-    expect(page.get_by_label("Namespace", exact=True)).to_have_value("")
-
-
 def test_a_replay_of_one_namespace_shows_the_others_as_one(pods, open_as, shot):
     page = open_as("owner-0", "/history/")
     page.locator("#replay[data-ready]").wait_for()
@@ -87,14 +64,3 @@ def test_a_replay_of_one_namespace_shows_the_others_as_one(pods, open_as, shot):
         page.get_by_role("link", name="← Earlier").click()
     page.locator("#replay[data-ready]").wait_for()
     expect(page.get_by_label("Namespace", exact=True)).to_have_value("team-a")
-
-
-def test_where_there_is_no_cluster_nothing_is_to_be_chosen(site, open_as):
-    scenes.a_busy_card()
-    page = open_as("me")
-    expect(page.locator("tr[data-id]").first).to_be_visible()
-    expect(page.locator("#of-namespace")).to_have_count(0)
-    page.goto("/history/")
-    page.locator("#replay[data-ready]").wait_for()
-    expect(page.locator("#namespace")).to_be_hidden()
-    assert Container.objects.exclude(namespace="").count() == 0

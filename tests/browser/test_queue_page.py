@@ -61,18 +61,6 @@ def test_who_is_served_while_an_order_is_tried_leaves_it(waiting, open_as):
     expect(page.locator("#order-preview")).to_contain_text("late: from 2 to 1")
 
 
-@pytest.mark.parametrize("role", ["viewer", "user", "operator", "admin"])
-def test_only_operators_order_and_only_admins_set_the_policy(waiting, open_as, role):
-    page = open_as("me", "/queue/", role=role)
-    expect(names(page)).to_have_count(3)
-    orders, sets = role in ("operator", "admin"), role == "admin"
-    expect(page.get_by_role("button", name="Move up")).to_have_count(3 if orders else 0)
-    expect(page.get_by_role("button", name="Set the policy")).to_have_count(1 if sets else 0)
-    expect(page.get_by_label("fair")).to_be_checked()
-    if not sets:
-        expect(page.get_by_label("fifo")).to_be_disabled()
-
-
 def test_the_policy_is_set_and_set_back(waiting, open_as):
     page = open_as("boss", "/queue/", role="admin")
     with answering(obey):

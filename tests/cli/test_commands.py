@@ -32,13 +32,6 @@ def test_ps_lists_what_lives_and_with_all_what_ended(appliance, shell):
     assert "failed (3)" in dead
 
 
-def test_ps_for_programs(appliance, shell):
-    made = appliance.launch("sleep", "600", name="one")
-    assert shell("ps", "-q").stdout == made["id"] + "\n"
-    (told,) = json.loads(shell("ps", "--json").stdout)
-    assert (told["id"], told["state"]) == (made["id"], "running")
-
-
 def test_lists_are_filtered_sorted_and_shaped_and_what_matches_is_killed(appliance, shell):
     for name in ("one", "two"):
         appliance.launch("sleep", "600", name=name)
@@ -137,13 +130,6 @@ def test_pause_resume_and_kill_say_what_became_of_each(appliance, shell):
     assert (done.returncode, done.stdout) == (1, "a: killed\nb: killed\n")
     assert done.stderr == "gpushare: nobody: no container 'nobody': gpushare ps -a lists them\n"
     assert appliance.containers() == []
-
-
-def test_kill_with_grace_lets_a_program_say_goodbye(appliance, shell):
-    appliance.launch("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep .05; done", name="polite")
-    until(lambda: shell("logs", "polite").stdout == "ready\n")
-    assert shell("kill", "--grace", "10", "polite").returncode == 0
-    assert shell("logs", "polite").stdout.endswith("bye\n")
 
 
 def test_what_takes_longer_than_the_appliance_waits_is_followed_to_its_end(appliance, shell):
@@ -251,18 +237,6 @@ def read_until(ours, words):
     seen = b""
     while words not in seen:
         seen += os.read(ours, 65536)
-
-
-def test_top_is_live_in_a_terminal_and_returns_on_ctrl_c(appliance, start, terminal):
-    ours, theirs = terminal
-    environ = appliance.environ | {"TERM": "xterm"}
-    process = start("top", "--interval", "0.2", environ=environ, stdout=theirs, start_new_session=True)
-    read_until(ours, b"no containers")
-    appliance.launch("sleep", "600", name="newcomer")
-    read_until(ours, b"newcomer")
-    process.send_signal(signal.SIGINT)
-    read_until(ours, b"\x1b[?1049l")  # it leaves the screen as it was: a terminal that nobody reads would hold it up
-    assert (process.wait(60), process.stderr.read()) == (0, "")
 
 
 def test_login_tries_the_token_and_keeps_it_for_its_owner_alone(appliance, tmp_path):

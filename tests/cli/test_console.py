@@ -84,15 +84,6 @@ def test_a_terminal_is_left_and_come_back_to(appliance: Appliance) -> None:
         assert it.exit_code() == 4
 
 
-def test_a_detached_one_is_attached_to_later(appliance: Appliance) -> None:
-    made = gpushare("run", "-dit", "--name", "later", IMAGE, "sh", environ=appliance.environ)
-    assert (made.returncode, made.stderr) == (0, "")
-    with terminal(appliance, "attach", "later") as it:
-        it.until("# ")
-        it.type("exit 3\r")
-        assert it.exit_code() == 3
-
-
 def test_a_terminal_without_a_keyboard_has_its_size_and_ctrl_c_stops_it(appliance: Appliance) -> None:
     stay = "while :; do sleep 0.05; done"
     wait = "while [ \"$(stty size)\" != '33 111' ]; do sleep 0.1; done"
@@ -101,13 +92,6 @@ def test_a_terminal_without_a_keyboard_has_its_size_and_ctrl_c_stops_it(applianc
         it.type("\x03")
         it.until("gpushare: stopping ")
         assert it.exit_code() == 6
-
-
-def test_what_is_piped_in_comes_out_and_its_end_ends_it(appliance: Appliance) -> None:
-    numbers = "".join(f"{number}\n" for number in range(200_000))
-    done = gpushare("run", "-i", "--rm", IMAGE, "cat", environ=appliance.environ, stdin=numbers)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == numbers
 
 
 def test_errors_stay_apart_from_output(appliance: Appliance) -> None:
@@ -192,10 +176,3 @@ def test_without_a_terminal_t_says_so(appliance: Appliance) -> None:
     done = gpushare("run", "-it", IMAGE, "sh", environ=appliance.environ)
     assert done.returncode == 125
     assert done.stderr == "gpushare: input is not a terminal: use -i without -t\n"
-
-
-def test_what_was_launched_without_a_keyboard_has_none(appliance: Appliance) -> None:
-    appliance.launch("sleep", "600", image=IMAGE, name="deaf")
-    done = gpushare("attach", "deaf", environ=appliance.environ)
-    assert done.returncode == 125
-    assert done.stderr == 'gpushare: "deaf" was launched without "interactive" or "tty"\n'

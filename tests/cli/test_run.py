@@ -197,13 +197,6 @@ def test_a_program_that_cannot_run_ends_as_with_docker(appliance, program, code)
     assert program in done.stderr
 
 
-def test_a_taken_name_is_refused(appliance):
-    run(appliance, "-d", "--name", "taken", "local", "sleep", "600")
-    done = run(appliance, "--name", "taken", "local", "true")
-    assert done.returncode == 125
-    assert done.stderr.startswith('gpushare: --name: A container named "taken" is there already')
-
-
 def test_a_program_that_is_refused_memory_beyond_its_quota_is_told_of(appliance):
     """The program alone says that memory is out, and not whose limit that was."""
     done = run(appliance, "--name", "greedy", "--gpu-memory", "512MiB", "local", WORKLOAD, "--bytes", "1GiB")
@@ -211,16 +204,3 @@ def test_a_program_that_is_refused_memory_beyond_its_quota_is_told_of(appliance)
     told = "gpushare: greedy asked for 256 MiB beyond its quota of 512 MiB and was refused; for more: --gpu-memory"
     assert done.stderr.splitlines()[-1] == told
     assert done.stderr.count("was refused") == 1
-
-
-def test_a_read_only_token_may_look_but_not_launch(appliance):
-    key = appliance.api("POST", "tokens/", {"name": "for looking", "scope": "read"})["key"]
-    done = run(appliance, "local", "true", GPUSHARE_TOKEN=key)
-    assert (done.returncode, done.stderr) == (125, "gpushare: This token is for reading only\n")
-    assert gpushare("ps", environ=appliance.environ | {"GPUSHARE_TOKEN": key}).returncode == 0
-
-
-def test_a_token_that_is_not_known_says_how_to_get_one(appliance):
-    done = run(appliance, "local", "true", GPUSHARE_TOKEN="gps_wrong")
-    assert done.returncode == 125
-    assert done.stderr.endswith("; sign in again: gpushare login\n")

@@ -21,7 +21,6 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/browser/test_pages.py",
         "tests/browser/test_stumbles.py",
         "tests/browser/test_any_day.py",
-        "tests/browser/test_three_people.py",
         "tests/browser/test_no_netlink.py",
         "tests/browser/test_by_keyboard.py",
         "tests/browser/test_namespaces.py",
