@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 from django.core import mail
-from django.test import Client
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container, make_gpu, make_node
-from tests.support.people import make_user
+from tests.support.people import make_user, signed_in
 from web.models import Container, Receiver
 from web.notifying import monthly
 from web.people.roles import Role
@@ -49,8 +48,7 @@ def test_it_is_sent_once_to_who_wants_it(used, settings, monkeypatch):
 
 def test_it_is_chosen_on_the_page_and_for_mail_only(db, settings):
     settings.EMAIL_HOST = "mail.example"
-    browser = Client()
-    browser.force_login(make_user("boss", Role.ADMIN))
+    browser = signed_in(make_user("boss", Role.ADMIN))
     form = {"name": "prof", "kind": "mail", "addresses": "prof@lab.example", "monthly": "on", "enabled": "on"}
     answer = browser.post("/notifications/receivers/", form)
     assert answer.status_code == 204, answer.content.decode()

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.contrib.auth.models import Group, User
+from django.test import Client
 from rest_framework.test import APIClient
 
 from web.models import AuditEntry, Scope
@@ -28,6 +29,13 @@ def client_for(user: User, scope: str = Scope.WRITE) -> APIClient:
     client.credentials(HTTP_AUTHORIZATION=f"Token {key}")
     client.default_format = "json"
     return client
+
+
+def signed_in(user: User) -> Client:
+    """A browser in which this user has signed in."""
+    browser = Client()
+    browser.force_login(user)
+    return browser
 
 
 def refused(answer: Any) -> tuple[int, str, str]:

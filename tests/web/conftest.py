@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import User
 from django.core.cache import cache
+from django.test import Client
 from rest_framework.test import APIClient
 
 from tests.support.machine import make_gpu, make_node
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.models import Gpu, Node
 from web.people.roles import Role
 
@@ -45,6 +46,12 @@ def client(ada: User) -> APIClient:
 @pytest.fixture
 def boss(db) -> User:
     return make_user("boss", Role.ADMIN)
+
+
+@pytest.fixture
+def browser(boss: User) -> Client:
+    """The admin's."""
+    return signed_in(boss)
 
 
 @pytest.fixture

@@ -17,13 +17,6 @@ from web.people.roles import Role
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def browser():
-    browser = Client()
-    browser.force_login(make_user("root", Role.ADMIN, is_staff=True, is_superuser=True))
-    return browser
-
-
 def rows(ada, gpu) -> None:
     """One of each kind at least."""
     container = make_container(ada, "a", gpu)

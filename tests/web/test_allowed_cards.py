@@ -6,11 +6,10 @@ import re
 
 import pytest
 from django.contrib.auth.models import Group
-from django.test import Client
 from django.utils import timezone
 
 from tests.support.machine import make_gpu
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.models import Allowance, Gpu, Node
 from web.people.roles import Role
 
@@ -43,8 +42,7 @@ def give(boss, ada):
 @pytest.fixture
 def form(boss, ada):
     """The boxes of ada's form, or what a POST of these ticks leads to."""
-    browser = Client()
-    browser.force_login(boss)
+    browser = signed_in(boss)
 
     def boxes(ticked=None):
         if ticked is not None:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core import mail
-from django.test import Client
 from django.utils import timezone
 
 from tests.notifying.conftest import turn
 from tests.support.machine import make_container, make_gpu, make_node
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.models import AllocationEvent, Announcement, AuditEntry, Command, Container, Delivery, Gpu, Node, Notice, Wish
 from web.people.roles import Role
 from web.services import attention
@@ -47,8 +46,7 @@ def test_a_notice_is_on_each_page_in_attention_and_told_to_each_person_once(admi
     Wish.objects.create(user=ada, mail=True, browser=False)
     gone = make_user("gone", is_active=False)
     announcements.announce(admin, {"message": "Quiet week", "node": "host"})
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     for page in ("/", "/queue/", "/calendar/"):
         assert "node host: Quiet week" in browser.get(page).content.decode(), page
     assert [item.message for item in attention.items()] == ["node host: Quiet week"]
@@ -175,8 +173,7 @@ def test_one_that_is_withdrawn_or_was_missed_begins_nothing(admin, ada, gpu):
 
 
 def test_an_admin_announces_by_the_form_in_a_zone_of_their_own(admin, ada, gpu: Gpu):
-    browser = Client()
-    browser.force_login(admin)
+    browser = signed_in(admin)
     form = {"do": "announce", "message": "New disk", "about": "gpu:GPU-0", "then": "stay",
             "begins_at": "2999-07-01T08:00", "ends_at": "2999-07-01T10:00", "zone": "Europe/Berlin"}  # fmt: skip
     refused = browser.post("/calendar/", form | {"zone": "../etc/passwd"})

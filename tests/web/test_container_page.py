@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import make_container
+from tests.support.people import signed_in
 
 pytestmark = pytest.mark.django_db
 
@@ -16,9 +16,7 @@ pytestmark = pytest.mark.django_db
 def test_whatever_has_happened_to_it_is_told(ada, gpu, kind):
     container = make_container(ada, "a", gpu)
     append(container, container.created_at, kind, gpu, detail="what came about")
-    browser = Client()
-    browser.force_login(ada)
-    answer = browser.get(f"/containers/{container.pk}/")
+    answer = signed_in(ada).get(f"/containers/{container.pk}/")
     assert answer.status_code == 200
     assert "what came about" in answer.content.decode()
 
@@ -39,9 +37,7 @@ def test_a_failed_container_has_the_same_banner_as_a_killed_one(ada, gpu, fields
         fields = {**fields, "started_at": now, "finished_at": now}
         fields |= {"kill_requested_at": now} if "kill_requested_at" in fields else {}
     container = make_container(ada, "a", gpu, **(fields or {}))
-    browser = Client()
-    browser.force_login(ada)
-    page = browser.get(f"/containers/{container.pk}/").content.decode()
+    page = signed_in(ada).get(f"/containers/{container.pk}/").content.decode()
     banner = page[page.index('<div id="end">') :].split('<div class="two">')[0]
     assert ("Launch again" in banner and "?last" in banner) == bool(told)
     assert page.count("Launch again</a>") == 1

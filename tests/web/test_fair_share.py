@@ -6,11 +6,10 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Group
-from django.test import Client
 from django.utils import timezone
 
 from tests.support.machine import GIB, make_container
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web import audit
 from web.history import fairness
 from web.models import AllocationEvent, AuditEntry, Claim, PersonShares, Usage, UsageHour
@@ -121,8 +120,7 @@ def test_only_admins_and_nobody_for_themselves_but_the_only_one(boss, ada, clien
 
 def test_the_forms_of_a_person_and_a_group_do_the_same(boss, ada):
     group_of("vision", ada)
-    browser = Client()
-    browser.force_login(make_user("chief", Role.ADMIN))
+    browser = signed_in(make_user("chief", Role.ADMIN))
     assert browser.post("/groups/vision/", {"do": "shares", "shares": "4"}).status_code == 302
     form = {"do": "shares", "shares": "2", "boost": "3", "boost_until": later(days=1)[:16], "share_group": "vision"}
     assert browser.post("/people/ada/", form).status_code == 302
@@ -186,9 +184,7 @@ def test_rest_reports_and_the_page_carry_the_same_figures(week, client):
     row = next(row for row in report["rows"] if row["group"] == "bob")
     assert (row["had_gib_hours"], row["due_gib_hours"], row["wait_mean"], row["wait_p95"]) == (20, 40, 90, 120)
     assert report["total"]["had_gib_hours"] == report["total"]["due_gib_hours"] == 80
-    browser = Client()
-    browser.force_login(week)
-    page = browser.get("/fairness/").content.decode()
+    page = signed_in(week).get("/fairness/").content.decode()
     assert "used 1.50 times the fair share. Holds 30 GiB" in page
     assert "Entitled" not in page
     assert "Above their fair share: 1 of 2 people" in page

@@ -1,9 +1,9 @@
 """forecast/: the scheduler is asked, and what it says is passed on."""
 
 import pytest
-from django.test import Client
 
 from tests.support.machine import GIB, commands_answered, make_container, make_gpu
+from tests.support.people import signed_in
 from web.models import Allowance, AuditEntry, Command
 from web.services import steering
 
@@ -76,8 +76,7 @@ def test_a_refusal_is_passed_on(client, gpu):
 
 
 def test_the_form_shows_a_refusal_as_one_and_what_is_foreseen_as_it_is_told(ada, gpu):
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     with commands_answered(outcome=Command.Outcome.REFUSED, code="over_capacity", status=400, message="Too much."):
         assert browser.post("/launch/forecast/", {"gpu_memory": "2g"}).json() == {"text": "Too much.", "bad": True}
     with commands_answered(result={"fits": True, "message": "Fits now."}):

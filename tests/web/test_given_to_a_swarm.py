@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from tests.support.machine import GIB, make_gpu, make_node
+from tests.support.people import signed_in
 from web.errors import Problem
 from web.models import Allowance, Command, Container, Gpu, Node
 from web.services import mounting, steering
@@ -96,9 +96,7 @@ def test_a_question_is_decided_as_the_launch_is(ada: User, nodes: dict[str, Node
     assert (told["fits"], told["node"], told["node_reason"]) == (None, "", "Swarm chooses the node.")
     assert told["message"].startswith("Swarm chooses the node. It is started as soon as one has room")
     assert not Command.objects.filter(kind=Command.Kind.FORECAST).exists()
-    page = Client()
-    page.force_login(ada)
-    assert page.post("/launch/forecast/", {"gpu_memory": "6GiB"}).json() == {"text": told["message"]}
+    assert signed_in(ada).post("/launch/forecast/", {"gpu_memory": "6GiB"}).json() == {"text": told["message"]}
     assert steering.forecast(ada, 6 * GIB, node="large").node == nodes["large"]
     assert api.get("/api/v1/forecast/", {**asked, "node": "large"}).json()["error"]["code"] == "no_such_node"
     error = api.get("/api/v1/forecast/", {"gpu_memory": "9GiB"}).json()["error"]

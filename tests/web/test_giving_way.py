@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from tests.support.machine import GIB, make_container
+from tests.support.people import signed_in
 from web.models import Container, Node
 
 pytestmark = pytest.mark.django_db
@@ -20,9 +20,7 @@ def held(ada, gpu) -> Container:
 
 
 def page_of(container: Container) -> str:
-    browser = Client()
-    browser.force_login(container.owner)
-    return re.sub(r"\s+", " ", browser.get(f"/containers/{container.pk}/").content.decode())
+    return re.sub(r"\s+", " ", signed_in(container.owner).get(f"/containers/{container.pk}/").content.decode())
 
 
 def test_its_page_and_rest_say_why_it_is_out_and_when_it_comes_back(client, held):

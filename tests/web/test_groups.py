@@ -8,10 +8,9 @@ from threading import Thread
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connections
-from django.test import Client
 
 from tests.support.machine import GIB
-from tests.support.people import last_entry, make_user, raw, refused
+from tests.support.people import last_entry, make_user, raw, refused, signed_in
 from web import audit
 from web.errors import Problem
 from web.models import Allowance, AuditEntry
@@ -167,8 +166,7 @@ def test_an_allowance_that_makes_no_sense_is_refused_and_nothing_is_made(rest, a
 
 
 def test_the_page_of_people_shows_what_each_group_gives_and_that_some_give_nothing(boss):
-    browser = Client()
-    browser.force_login(boss)
+    browser = signed_in(boss)
     Allowance.objects.create(group=Group.objects.create(name="vision"), gpu_memory=40 * GIB)
     row = re.compile(r'data-label="(?:GPU memory|Containers) at most">([^<]*)<')
     assert row.findall(browser.get("/people/").content.decode()) == ["–", "–", "40 GiB", "no limit"]

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from tests.support.machine import make_container
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.models import AuditEntry, Container
 from web.people.roles import Role
 
@@ -67,9 +67,7 @@ def test_a_guest_shares_it_with_nobody_and_steers_nothing(lab):
 
 
 def browser(name: str) -> Client:
-    client = Client()
-    client.force_login(Container.objects.get().owner._meta.model.objects.get(username=name))
-    return client
+    return signed_in(Container.objects.get().owner._meta.model.objects.get(username=name))
 
 
 def test_on_its_page_people_are_added_and_removed(lab):

@@ -6,11 +6,11 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from tests.support import rows
 from tests.support.events import EventKind, append
+from tests.support.people import signed_in
 from tests.support.site import person
 from web.models import Container, Episode, Node
 
@@ -50,8 +50,7 @@ def night(card):
 
 
 def page(**asked):
-    browser = Client()
-    browser.force_login(person("ada"))
+    browser = signed_in(person("ada"))
     until = int((NIGHT + timedelta(hours=1)).timestamp())
     return browser.get("/incidents/", {"until": until, **asked})
 
@@ -93,14 +92,12 @@ def test_an_end_tells_exit_code_length_and_reason_and_where_its_last_lines_are(n
     assert "Did not start. No such image." in text
     failed = Container.objects.get(name="fails")
     assert f'data-lines="/containers/{failed.pk}/log/?last"' in text
-    browser = Client()
-    browser.force_login(person("eve", "viewer"))
+    browser = signed_in(person("eve", "viewer"))
     assert "data-lines" not in browser.get("/incidents/?hours=168").content.decode()  # output is its owner's
 
 
 def test_its_address_stays_the_same_night_for_whom_it_is_sent_to(night):
-    browser = Client()
-    browser.force_login(person("ada"))
+    browser = signed_in(person("ada"))
     now = browser.get("/incidents/?hours=168&person=ada")
     assert ("Failed", "fails") in told(now)
     assert told(browser.get(now.context["link"])) == told(now)
@@ -108,8 +105,7 @@ def test_its_address_stays_the_same_night_for_whom_it_is_sent_to(night):
 
 
 def test_a_failed_run_is_found_by_the_filter_of_the_table_with_end_and_exit_code(night):
-    browser = Client()
-    browser.force_login(person("ada"))
+    browser = signed_in(person("ada"))
     rows_ = browser.get("/containers/rows/?state=failed").content.decode()
     assert ">fails</a>" in rows_  # it was removed since
     assert "exit code 137" in rows_
@@ -141,8 +137,6 @@ def test_the_last_lines_of_the_first_failures_are_there_without_a_click(night):
 def test_a_wait_that_is_not_over_has_no_end(night, card):
     waits = rows.container("still", person("bob"), card, suspended_since=rows.ago(120))
     append(waits, rows.ago(120), EventKind.SUSPENDED, card, bytes=1 << 30)
-    browser = Client()
-    browser.force_login(person("bob"))
-    (found,) = [row["each"] for row in browser.get("/incidents/?kind=waited").context["rows"]]
+    (found,) = [row["each"] for row in signed_in(person("bob")).get("/incidents/?kind=waited").context["rows"]]
     assert found.until is None
     assert found.text.startswith("Waits for memory, ")

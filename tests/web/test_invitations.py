@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.support.machine import GIB
-from tests.support.people import make_user
+from tests.support.people import make_user, signed_in
 from web import audit
 from web.models import AuditEntry, Membership
 from web.people import allowances, memberships, tokens
@@ -22,9 +22,7 @@ PASSWORD = "a long enough password"
 
 @pytest.fixture
 def admin(db):
-    browser = Client()
-    browser.force_login(make_user("boss", Role.ADMIN))
-    return browser
+    return signed_in(make_user("boss", Role.ADMIN))
 
 
 def invited(admin, **more) -> str:
@@ -96,8 +94,7 @@ def test_an_account_ends_on_its_day_and_its_owner_is_warned_before(admin, settin
     settings.EMAIL_HOST = "mail.example"
     lea = make_user("lea", Role.USER, email="lea@lab.example")
     tokens.make(lea)
-    browser = Client()
-    browser.force_login(lea)
+    browser = signed_in(lea)
     now = timezone.now()
     memberships.set_end(make_user("root", Role.ADMIN), lea, now + timedelta(days=30))
     memberships.look(now)

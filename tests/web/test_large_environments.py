@@ -6,13 +6,12 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import make_container
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.history import samples
 from web.history.marks import marks
 from web.models import Claim, Notice, UsageSample, Watch
@@ -49,8 +48,7 @@ def test_neither_pages_nor_the_queue_read_environments(ada, gpu, path):
                            idle_since=timezone.now())  # fmt: skip
     Claim.objects.filter(container=train).update(used=1)
     append(train, timezone.now() - timedelta(minutes=5), EventKind.SWAPPED_OUT, gpu)
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     with CaptureQueriesContext(connection) as asked:
         assert b"train" in browser.get(path).content or path in ("/reports/", "/api/v1/gpus/")
     assert asked
@@ -59,8 +57,7 @@ def test_neither_pages_nor_the_queue_read_environments(ada, gpu, path):
 
 def test_what_is_done_to_many_reads_no_environments(ada, gpu):
     train = make_container(ada, "train", gpu, environment={"LARGE": "x" * 1000})
-    stranger = Client()
-    stranger.force_login(make_user("eve"))
+    stranger = signed_in(make_user("eve"))
     with CaptureQueriesContext(connection) as asked:
         told = stranger.post("/containers/act/", {"action": "kill", "id": str(train.pk)}).content.decode()
     assert "train" in told  # it was read, and refused

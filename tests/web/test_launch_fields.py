@@ -11,13 +11,13 @@ import pytest
 import typer
 from django.conf import settings
 from django.http import QueryDict
-from django.test import Client
 from django.utils import timezone
 
 from appliance.cli import launch as command_line
 from appliance.cli.main import app
 from tests.support.appliance import ROOT
 from tests.support.launches import GIVEN
+from tests.support.people import signed_in
 from web.models import AuditEntry, Container
 from web.pages import launch_form
 from web.services import steering
@@ -59,9 +59,7 @@ def test_what_was_asked_for_is_recorded_answered_and_shown(client, ada, gpu, fie
     assert {name: answer[name] for name in told} == told
     assert field in AuditEntry.objects.get(action="launch").detail
 
-    browser = Client()
-    browser.force_login(ada)
-    page = browser.get(f"/containers/{container.pk}/").content.decode()
+    page = signed_in(ada).get(f"/containers/{container.pk}/").content.decode()
     shown = dict(re.findall(r"<dt><code>(\w+)</code></dt>\s*<dd>(.*?)</dd>", page, re.DOTALL))
     text = GIVEN["name"] if field == "name" else launch_form.text_of(field, GIVEN[field])
     where = page if field == "name" else shown[field]
@@ -149,9 +147,7 @@ def test_a_quota_to_the_byte_is_shown_and_launched_again_to_the_byte(ada, ada_in
 
 @pytest.fixture
 def ada_in_browser(ada):
-    browser = Client()
-    browser.force_login(ada)
-    return browser
+    return signed_in(ada)
 
 
 @every_field

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from django.test import Client
+
+from tests.support.people import signed_in
 
 pytestmark = pytest.mark.django_db
 
 
 def test_each_field_has_its_own_error_in_one_answer(ada, gpu):
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     typed = {"image": "local", "gpu_memory": "much", "priority": "high", "name": "-x", "env": "A", "cpus": "-1",
              "gpu_count": "two"}  # fmt: skip
     answer = browser.post("/launch/", typed)

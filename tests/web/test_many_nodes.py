@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.db.models.signals import post_init
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.eventually import eventually
 from tests.support.machine import GIB, make_container
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.live import snapshot
 from web.live.feed import Feed
 from web.models import Claim, Container, Gpu, Node
@@ -155,8 +154,7 @@ def test_the_feed_reads_at_most_half_of_the_time_however_many_hints_come():
 
 def test_the_history_offers_the_cards_of_one_node():
     make_nodes(30)
-    browser = Client()
-    browser.force_login(make_user("ada"))
+    browser = signed_in(make_user("ada"))
     page = browser.get("/history/").content.decode()
     assert page.count('<option value="GPU-') == CARDS
     assert page.count('<option value="gpu0') == 30
@@ -194,8 +192,7 @@ def test_reports_are_told_by_node_on_the_page_as_csv_and_over_rest():
     lines = whole(rest.get("/api/v1/reports/allocations/", {**asked, "format": "csv"})).splitlines()
     rows = list(csv.DictReader(lines))
     assert {row["node"]: float(row["vram_gib_hours"]) for row in rows} == expected
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     days = {"from": "2026-11-20", "to": "2026-11-20", "group_by": "node"}
     page = browser.get("/reports/", days)
     assert {row["group"]: row["vram_gib_hours"] for row in page.context["rows"]} == expected

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web import audit
 from web.models import Allowance, AuditEntry, Container, Scope, Token
 from web.people import passwords, tokens
@@ -26,9 +26,7 @@ OLD, NEW = "correct horse battery", "staple horse battery ☃"
 
 @pytest.fixture
 def browser(ada):
-    browser = Client()
-    browser.force_login(ada)
-    return browser
+    return signed_in(ada)
 
 
 def with_password(name: str = "bob") -> tuple[User, Client]:
@@ -220,9 +218,7 @@ def test_who_signs_in_elsewhere_is_told_where(settings, elsewhere, kind, words):
     user = make_user("lea")
     user.set_unusable_password()
     user.save()
-    browser = Client()
-    browser.force_login(user)
-    page = browser.get("/me/").content.decode()
+    page = signed_in(user).get("/me/").content.decode()
     assert words in page
     assert 'name="old"' not in page
     refused = client_for(user).post("/api/v1/me/password/", {"old": "x", "new": NEW})
@@ -240,7 +236,6 @@ def test_who_signs_in_at_a_provider_is_told_which(settings, ada):
 
 def test_the_name_in_the_frame_leads_to_me_for_everybody(db):
     for role in Role:
-        browser = Client()
-        browser.force_login(make_user(f"some-{role.group}", role))
+        browser = signed_in(make_user(f"some-{role.group}", role))
         assert '<a class="who" href="/me/"' in browser.get("/queue/").content.decode()
         assert browser.get("/me/").status_code == 200

@@ -9,12 +9,11 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from django.db.models import Sum
-from django.test import Client
 from hypothesis import HealthCheck, given, settings
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container, make_gpu
-from tests.support.people import make_user
+from tests.support.people import make_user, signed_in
 from tests.support.tale import STEPS, Tale, stretches_of
 from web.history import samples
 from web.history.life import stretches
@@ -87,9 +86,7 @@ def test_a_report_does_not_name_a_container_that_was_only_paused(container):
 def test_the_page_shows_the_stretches(container, gpu, ada):
     append(container, T0 + 10 * SECOND, EventKind.SUSPENDED, gpu)
     append(container, T0 + 40 * SECOND, EventKind.REJECTED, gpu, waited=30)
-    browser = Client()
-    browser.force_login(ada)
-    page = browser.get(f"/containers/{container.pk}/")
+    page = signed_in(ada).get(f"/containers/{container.pk}/")
     assert [(part["state"], part["seconds"]) for part in page.context["stretches"]] == life(container)
 
 

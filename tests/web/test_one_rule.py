@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from django.template.defaultfilters import floatformat
-from django.test import Client
 from django.utils import timezone
 
 from appliance.cli import console, text
@@ -21,6 +20,7 @@ from appliance.cli.views import FILTERS
 from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from shim.binding import PAGE_SLOTS
 from tests.support.machine import make_container, make_node
+from tests.support.people import signed_in
 from web.api.protocol.queries import ContainerQuery, PageQuery, Pages
 from web.console import frames
 from web.history.fairness import Figures
@@ -43,9 +43,7 @@ STATIC = Path(__file__).parents[2] / "static" / "gpushare"
 
 @pytest.fixture
 def browser(ada):
-    browser = Client()
-    browser.force_login(ada)
-    return browser
+    return signed_in(ada)
 
 
 def ago(seconds: float):

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.history.peaks import best, peaks, suggest
 from web.models import Claim
 from web.people.roles import Role
@@ -122,9 +122,7 @@ def test_a_suggestion_leaves_a_margin_and_is_round(peak, quota):
 
 
 def browser_of(user) -> Client:
-    browser = Client()
-    browser.force_login(user)
-    return browser
+    return signed_in(user)
 
 
 def test_the_report_by_image_says_how_much_to_ask_for_and_from_how_many_runs(ada, gpu):

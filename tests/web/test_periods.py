@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 
 from tests.support.events import EventKind, append
@@ -25,13 +24,6 @@ TIMES = [
     "12345-01-01",
 ]
 SECONDS = ["-62135596800", "253402300799", "1e300", "nan", "-inf", "9" * 400]
-
-
-@pytest.fixture
-def browser():
-    browser = Client(raise_request_exception=False)
-    browser.force_login(make_user("root", Role.ADMIN, is_staff=True, is_superuser=True))
-    return browser
 
 
 @pytest.fixture

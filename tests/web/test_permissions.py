@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.test import Client
 from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
-from tests.support.people import A_PUBLIC_KEY, client_for, make_user
+from tests.support.people import A_PUBLIC_KEY, client_for, make_user, signed_in
 from tests.support.planned import plan
 from web.models import (
     Announcement,
@@ -254,8 +253,7 @@ def test_a_page_and_rest_report_on_the_same_people(things, gpu, role):
     append(Container.objects.get(pk=things["live"]), at, EventKind.ACCEPTED, gpu, used_after=GIB)
     Container.objects.update(created_at=at)
     reader = make_user("reader-of-reports", role)
-    browser = Client()
-    browser.force_login(reader)
+    browser = signed_in(reader)
     told = client_for(reader).get("/api/v1/reports/allocations/").json()["rows"]
     shown = browser.get("/reports/").context["rows"]
     assert [row["group"] for row in shown] == [row["group"] for row in told] == ["owner"]
@@ -266,8 +264,7 @@ def test_a_page_and_rest_report_on_the_same_people(things, gpu, role):
 def test_a_page_offers_what_rest_allows(things, role):
     """Launching, the order of the queue, the policy, and steering what is another's."""
     reader = make_user("reader-of-pages", role)
-    browser = Client()
-    browser.force_login(reader)
+    browser = signed_in(reader)
     queue, table = browser.get("/queue/").context, browser.get("/").context["page"]
     rest = client_for(reader)
     assert table.may_launch is (rest.post("/api/v1/containers/", {"image": "local"}).status_code == 202)

@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 
 from tests.support import rows
+from tests.support.people import signed_in
 from tests.support.site import person
 from web.models import Command, Container
 from web.pages import actions
@@ -25,9 +26,7 @@ def lab():
 
 
 def asker(name, role="user") -> Client:
-    browser = Client()
-    browser.force_login(person(name, role))
-    return browser
+    return signed_in(person(name, role))
 
 
 def names(answer):

@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 from django.db import connections
-from django.test import Client
 from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ from scheduler.core.planned.progress import End
 from scheduler.store import planned_runs
 from scheduler.store.node_lease import NameTaken
 from tests.support.machine import GIB, make_container, make_gpu, make_node
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from tests.support.planned import plan
 from web.errors import Problem
 from web.models import Allowance, Container, Planned
@@ -179,8 +178,7 @@ def test_commands_and_values_are_shown_to_none_but_who_may_change_it(ada, gpu):
 
 
 def test_pages_show_what_is_planned_and_do_what_the_buttons_say(ada, gpu):
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     form = {"image": "local", "name": "later", "sweep": "a,b", "gpu_memory": "1GiB", "after": "", "hold": "yes"}
     assert browser.post("/launch/", form).url == "/queue/#planned"
     planned = Planned.objects.get()

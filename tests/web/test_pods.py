@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from tests.support.events import EventKind, append
 from tests.support.machine import GIB, make_container
+from tests.support.people import signed_in
 from web.history.reports import report
 from web.models import Container, UsageSample
 from web.services import attention
@@ -30,9 +31,7 @@ def pod(ada, gpu) -> Container:
 
 @pytest.fixture
 def browser(ada: User) -> Client:
-    found = Client()
-    found.force_login(ada)
-    return found
+    return signed_in(ada)
 
 
 def test_rest_tells_whose_it_is_and_finds_it_by_its_namespace(client, pod, ada, gpu):
@@ -138,8 +137,6 @@ def test_its_output_is_where_the_cluster_has_it(client, browser, pod, settings, 
 
 def test_who_may_not_steer_it_is_not_told_where_its_output_is(pod):
     bob = User.objects.create_user("bob")
-    browser = Client()
-    browser.force_login(bob)
-    page = browser.get(f"/containers/{pod.pk}/").content.decode()
+    page = signed_in(bob).get(f"/containers/{pod.pk}/").content.decode()
     assert "Namespace team-a" in page
     assert "kubectl" not in page

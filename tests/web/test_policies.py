@@ -7,10 +7,10 @@ import re
 
 import pytest
 from django.conf import settings
-from django.test import Client
 
 from scheduler.core.policies import POLICIES, described
 from tests.support.appliance import ROOT
+from tests.support.people import signed_in
 
 
 @pytest.mark.django_db
@@ -37,9 +37,7 @@ def test_a_page_says_how_each_decides_and_which_is_in_force(ada, node):
 
 
 def _page(who, path):
-    browser = Client()
-    browser.force_login(who)
-    return html.unescape(browser.get(path).content.decode())
+    return html.unescape(signed_in(who).get(path).content.decode())
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from tests.support.machine import make_node
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.models import AuditEntry, Command, Container, Node, Preset
 from web.people.roles import Role
 from web.services import presets, steering
@@ -29,9 +29,7 @@ def not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def page_of(user: Any) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
+    return signed_in(user)
 
 
 def test_those_that_come_with_the_product_are_launches(gpu: Any) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scheduler.core import reserved
 from scheduler.core.state import Reserve
 from tests.support.machine import GIB, make_container, make_gpu, make_node
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.errors import Problem
 from web.models import AllocationEvent, Allowance, AuditEntry, Container, Gpu, Reservation, ReservedGpu
 from web.models.series import spans
@@ -329,8 +329,7 @@ def test_the_calendar_that_one_subscribes_to_opens_by_its_key_alone(ada, client,
 
 @pytest.mark.django_db
 def test_the_page_shows_and_does_the_same_without_a_pointer(ada, gpu: Gpu):
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     asked = body(gpu_memory="2GiB")
     form = {"do": "reserve", "starts": asked["starts"], "hours": "1.5", "gpu_memory": "2GiB", "repeat": "weekly",
             "times": "2", "zone": "Europe/Berlin", "if_short": "short", "note": "class", "gpus": "GPU-0"}  # fmt: skip

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
-from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from tests.support.machine import make_node
-from tests.support.people import make_user
+from tests.support.people import make_user, signed_in
 from web.people.roles import Role
 
 
@@ -35,8 +34,7 @@ def test_no_two_routes_share_a_name() -> None:
 def test_a_link_to_the_audit_log_opens_its_page(path: str) -> None:
     make_node()
     make_user("ada")
-    browser = Client()
-    browser.force_login(make_user("root", Role.ADMIN))
+    browser = signed_in(make_user("root", Role.ADMIN))
     links = re.findall(r'href="([^"]*/audit/[^"]*)"', browser.get(path).content.decode())
     assert links
     for link in links:

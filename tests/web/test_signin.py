@@ -13,7 +13,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from appliance.budgets import Budgets
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from web.people import signin
 from web.people.roles import Role
 
@@ -124,8 +124,7 @@ def test_asking_too_often_is_429_and_says_when_to_come_back(bob, settings, withi
 
 def test_another_token_or_a_session_is_no_second_budget(bob, settings, within_a_second):
     settings.GPUSHARE_BUDGETS = Budgets(requests_a_second=2)
-    browser = Client()
-    browser.force_login(bob)
+    browser = signed_in(bob)
     assert client_for(bob).get("/api/v1/gpus/").status_code == 200
     assert browser.get("/queue/").status_code == 200
     refused = browser.get("/queue/")

@@ -7,11 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from tests.support.people import A_PUBLIC_KEY, client_for, make_user
+from tests.support.people import A_PUBLIC_KEY, client_for, make_user, signed_in
 from web.models import AuditEntry, SshKey
 from web.people import ssh_keys, tokens
 
@@ -71,8 +70,7 @@ def test_a_token_that_ends_adds_no_key_that_outlives_it() -> None:
 def test_the_page_adds_and_removes_and_shows_the_host_key(settings: Any) -> None:
     settings.GPUSHARE_SSH = ("127.0.0.1", 2222)
     user = make_user()
-    client = Client()
-    client.force_login(user)
+    client = signed_in(user)
     page = client.get("/me/").content.decode()
     assert ssh_keys.host_fingerprint() in page
     assert "ssh CONTAINER@testserver -p 2222" in page

@@ -6,16 +6,14 @@ import pytest
 from django.test import Client
 
 from tests.support.machine import make_container
-from tests.support.people import make_user
+from tests.support.people import make_user, signed_in
 from web.people.roles import Role
 
 pytestmark = pytest.mark.django_db
 
 
 def page_for(role: Role, path: str) -> str:
-    browser = Client()
-    browser.force_login(make_user("ada", role))
-    return browser.get(path).content.decode()
+    return signed_in(make_user("ada", role)).get(path).content.decode()
 
 
 @pytest.mark.parametrize(("role", "led"), [(Role.ADMIN, True), (Role.OPERATOR, False), (Role.USER, False)])
@@ -36,9 +34,7 @@ def test_launches_to_start_from_are_told_apart_by_their_names(gpu):
     owner = make_user("ada")
     for name in ("demo-a", "demo-b"):
         make_container(owner, name, gpu, command=["/opt/gpushare/.build/workload", "--check", "16MiB", "--name", name])
-    browser = Client()
-    browser.force_login(owner)
-    offered = browser.get("/launch/").content.decode()
+    offered = signed_in(owner).get("/launch/").content.decode()
     assert ">demo-a: " in offered
     assert ">demo-b: " in offered
 

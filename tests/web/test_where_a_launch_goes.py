@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 
 from tests.support.machine import GIB, commands_answered, make_container, make_gpu, make_node
+from tests.support.people import signed_in
 from web.errors import Problem
 from web.models import Container, Gpu, Node
 from web.services import steering
@@ -162,8 +162,7 @@ def test_of_a_swarm_s_hosts_those_that_have_room_are_looked_at_with_the_labels_t
 def test_the_preview_and_a_forecast_say_where_it_would_go_and_why(client, ada, nodes) -> None:
     why = "a has the most room: 16 GiB are promised to nobody on a GPU; next is b, where 16 GiB are promised to nobody."
     found = {"fits": True, "behind": [], "earliest": None, "message": "Fits now."}
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     with commands_answered(result=found):
         told = client.get("/api/v1/forecast/", {"gpu_memory": "2GiB"}).json()
         assert (told["node"], told["node_reason"]) == ("a", why)
@@ -183,17 +182,14 @@ def test_the_preview_and_a_forecast_say_where_it_would_go_and_why(client, ada, n
 
 def test_the_container_s_page_says_why_it_is_there(ada, nodes) -> None:
     made = launched(ada)
-    browser = Client()
-    browser.force_login(ada)
-    page = browser.get(f"/containers/{made.pk}/").content.decode()
+    page = signed_in(ada).get(f"/containers/{made.pk}/").content.decode()
     assert made.node_reason in page
 
 
 def test_the_launch_form_says_which_node_takes_no_launches(ada, nodes) -> None:
     Node.objects.filter(name="b").update(drained_at=timezone.now())
     Node.objects.filter(name="c").update(seen_at=timezone.now() - timedelta(minutes=1))
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     for address in ("/launch/", "/launch/cards/"):
         text = browser.get(address).content.decode()
         assert "b takes no new containers: it is drained since" in text

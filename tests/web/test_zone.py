@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from tests.support.machine import make_container
-from tests.support.people import make_user
+from tests.support.people import make_user, signed_in
 from web import audit
 from web.models import AuditEntry
 from web.people.roles import Role
@@ -19,8 +19,7 @@ AT = datetime(2026, 1, 15, 22, 30, tzinfo=UTC)  # half past eleven in Berlin
 
 
 def asker(user, zone) -> Client:
-    browser = Client()
-    browser.force_login(user)
+    browser = signed_in(user)
     browser.cookies["zone"] = zone
     return browser
 
