@@ -16,7 +16,7 @@ from django.test import Client
 from appliance.asgi import application
 from tests.support.eventually import PATIENCE
 from tests.support.leaving import WAYS, cookie_of
-from tests.support.people import make_user
+from tests.support.people import make_user, signed_in
 from web.live.consumer import SIGN_IN
 from web.people import visitor
 
@@ -30,9 +30,7 @@ def user() -> User:
 
 @pytest.fixture
 def browser(user: User) -> Client:
-    browser = Client()
-    browser.force_login(user)
-    return browser
+    return signed_in(user)
 
 
 class Looks:
@@ -99,12 +97,3 @@ async def test_whoever_stays_signed_in_stays_even_if_the_database_is_away_for_a_
 ) -> None:
     await asyncio.wait_for(looks.enough.wait(), 60)
     assert (await page.receive_output(PATIENCE))["type"] == "websocket.send"
-
-
-async def test_a_nul_in_the_cookie_of_a_websocket_is_refused(transactional_db: None) -> None:
-    headers = [(b"origin", b"http://localhost"), (b"cookie", b"sessionid=a\0b")]
-    scope = {"type": "websocket", "path": "/ws/dashboard/", "headers": headers, "query_string": b""}
-    page = ApplicationCommunicator(application, scope)
-    await page.send_input({"type": "websocket.connect"})
-    assert await page.receive_output(PATIENCE) == {"type": "websocket.close"}
-    await page.wait(PATIENCE)

@@ -5,8 +5,8 @@ import time
 from html import unescape
 
 import pytest
-from django.test import Client
 
+from tests.support.people import signed_in
 from web.errors import Problem
 from web.models import AuditEntry, Command, Container
 from web.services import steering
@@ -262,8 +262,7 @@ def test_an_image_is_required(client, gpu):
 @pytest.mark.parametrize("send", ["rest", "form"])
 def test_a_command_of_a_megabyte_is_refused_without_being_split(client, ada, gpu, send):
     """To split it took 20 s of a processor, and one of 3 MiB minutes, while everybody else waited."""
-    browser = Client()
-    browser.force_login(ada)
+    browser = signed_in(ada)
     began = time.thread_time()
     if send == "rest":
         answer = client.post("/api/v1/containers/", {"image": "local", "command": "x" * 1_000_000})
@@ -317,9 +316,7 @@ def test_a_port_is_published_only_where_a_browser_sends_it_no_session(client, ad
         if way == "rest":
             answer = client.post("/api/v1/containers/", {"image": "local", "ports": [port]})
             return answer.json()["error"]["message"] if answer.status_code == 400 else ""
-        browser = Client()
-        browser.force_login(ada)
-        page = browser.post("/launch/", {"image": "local", "ports": port, "gpu_count": "1"})
+        page = signed_in(ada).post("/launch/", {"image": "local", "ports": port, "gpu_count": "1"})
         return "" if page.status_code == 302 else unescape(page.content.decode())
 
     refusal = launch("20080:80")
@@ -369,14 +366,4 @@ def test_a_nul_character_is_refused_by_its_field_and_the_refusal_is_recorded(ada
     assert (caught.value.status, caught.value.field) == (400, next(iter(asked)))
     assert "NUL" in caught.value.message
     assert AuditEntry.objects.get().action == "launch-refused"
-    assert not Container.objects.exists()
-
-
-@pytest.mark.parametrize("field", ["image", "name", "command", "env", "gpu_memory", "volumes"])
-def test_a_launch_form_with_a_nul_character_is_refused(ada, gpu, field):
-    browser = Client()
-    browser.force_login(ada)
-    form = {"image": "local", field: "A=b\0" if field == "env" else "a\0"}
-    answer = browser.post("/launch/", form)
-    assert (answer.status_code, "NUL" in answer.content.decode()) == (400, True)
     assert not Container.objects.exists()

@@ -11,9 +11,9 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.support.machine import make_container
-from tests.support.people import client_for, make_user
+from tests.support.people import client_for, make_user, signed_in
 from tests.web.test_permissions import TABLE, WHO, client_of
-from web.models import Command, Container
+from web.models import Command, Container, Node
 from web.people import tokens
 from web.people.roles import Role
 from web.services import steering
@@ -59,8 +59,7 @@ def test_whoever_may_not_is_told_the_same_whatever_the_state(each, row, column):
 
 @pytest.mark.parametrize("action", ["pause", "resume", "kill", "remove", "change"])
 def test_a_page_tells_no_more_than_rest(each, action):
-    browser = Client()
-    browser.force_login(make_user("stranger"))
+    browser = signed_in(make_user("stranger"))
     told = {
         browser.post(f"/containers/{container.pk}/{action}/", {"gpu_memory": "1g"}).content.decode().replace(state, "")
         for state, container in each.items()
@@ -68,6 +67,37 @@ def test_a_page_tells_no_more_than_rest(each, action):
     (only,) = told
     assert f"You may not {action}" in only
     assert not Command.objects.exists()
+
+
+FORMS: list[tuple[str, str, dict[str, str]]] = [
+    ("viewer", "/launch/", {"image": "local"}),
+    ("user", "/containers/{id}/warn/", {}),
+    ("user", "/containers/act/", {"action": "kill", "id": "{id}"}),
+    ("user", "/queue/reorder/", {"id": "{id}"}),
+    ("operator", "/queue/policy/", {"policy": "fifo"}),
+    *(("operator", f"/nodes/{name}", {"do": do, "label": "a", "value": "b", "name": "x"})
+      for name in ("", "host/") for do in ("drain", "remove", "label")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("role", "path", "form"), FORMS)
+def test_no_form_made_by_hand_does_what_its_role_may_not(each, role, path, form):
+    me, id_ = make_user("me", Role[role.upper()]), str(each["running"].pk)
+    node = Node.objects.values().get()
+    for strict in (False, True):  # nor without the token that only our own pages have
+        browser = Client(enforce_csrf_checks=strict)
+        browser.force_login(me)
+        answer = browser.post(path.format(id=id_), {name: value.format(id=id_) for name, value in form.items()})
+        assert answer.status_code == 403 or (not strict and "toast bad" in answer.content.decode())
+    assert not Command.objects.exists()
+    assert Node.objects.values().get() == node
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.USER, Role.OPERATOR])
+@pytest.mark.parametrize("path", ["/people/", "/groups/admin/", "/audit/", "/nodes/", "/nodes/host/"])
+def test_a_page_of_admins_is_for_nobody_else(node, role, path):
+    answer = signed_in(make_user("me", role)).get(path)
+    assert (answer.status_code, "Only an admin may" in answer.content.decode()) == (403, True)
 
 
 @pytest.mark.parametrize("state", STATES)
