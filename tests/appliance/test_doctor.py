@@ -147,11 +147,14 @@ def test_a_pid_namespace_of_its_own():
     assert "--pid=host" in told
 
 
-def test_control_groups_that_are_not_there(monkeypatch, tmp_path):
+def test_control_groups_that_are_not_there_or_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "CGROUPS", tmp_path)
     assert "no control groups" in one(host.cgroups, State.NOTE).found
     (tmp_path / "cgroup.controllers").touch()
     assert "version 2" in next(host.cgroups()).found
+    assert is_fine(host.cgroups)
+    monkeypatch.setattr(host.os, "access", lambda place, mode: False)
+    assert "cannot be written" in one(host.cgroups, State.NOTE).found
 
 
 def test_huge_pages_matter_where_memory_is_swapped(monkeypatch, tmp_path, settings):
@@ -176,14 +179,6 @@ def test_a_clock_that_nobody_keeps(monkeypatch):
             assert "set-ntp true" in one(host.clock, State.NOTE).do
 
 
-def test_control_groups_that_cannot_be_written(monkeypatch, tmp_path):
-    monkeypatch.setattr(host, "CGROUPS", tmp_path)
-    (tmp_path / "cgroup.controllers").touch()
-    assert is_fine(host.cgroups)
-    monkeypatch.setattr(host.os, "access", lambda place, mode: False)
-    assert "cannot be written" in one(host.cgroups, State.NOTE).found
-
-
 def test_ports_that_others_take(settings, monkeypatch, tmp_path):
     monkeypatch.setattr(host, "EPHEMERAL", tmp_path / "range")
     settings.GPUSHARE_PORTS, settings.PORT = (20000, 29999), 8000
@@ -197,26 +192,6 @@ def test_ports_that_others_take(settings, monkeypatch, tmp_path):
 
 
 # ---- GPUs and Docker ----
-
-
-class _Driver:
-    """NVML as far as it is asked."""
-
-    def __init__(self, version: str, count: int) -> None:
-        self.nvmlInit = self.nvmlShutdown = lambda: None
-        self.nvmlSystemGetDriverVersion = lambda: version
-        self.nvmlDeviceGetCount = lambda: count
-        self.NVMLError = OSError
-
-
-def test_a_driver_that_is_old_or_sees_no_gpu(settings, monkeypatch):
-    settings.GPUSHARE_GPUS = "nvidia"
-    monkeypatch.setattr(cards, "pynvml", _Driver("580.159.04", 2))
-    assert is_fine(cards.driver)
-    monkeypatch.setattr(cards, "pynvml", _Driver("550.54.15", 2))
-    assert "Driver 550.54.15" in one(cards.driver, State.NOTE).found
-    monkeypatch.setattr(cards, "pynvml", _Driver("580.159.04", 0))
-    assert "sees no GPU" in one(cards.driver).found
 
 
 def test_a_docker_that_is_old_rootless_or_has_no_room(settings, monkeypatch):
@@ -277,13 +252,6 @@ def test_what_is_not_used_is_not_missed(settings):
     assert all(is_fine(check) for check in (services.redis, services.proxy, services.ldap, services.oidc))
 
 
-def test_a_card_that_stands_in_needs_no_way_into_containers(settings, monkeypatch):
-    settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE = "auto", "docker"
-    if Path("/proc/driver/nvidia").exists():
-        pytest.skip("this host has a driver")
-    assert is_fine(cards.gpu_access)
-
-
 def test_docker_without_nvidias_runtime(settings, monkeypatch):
     settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE, settings.GPUSHARE_GPU_ACCESS = "nvidia", "docker", "runtime"
     monkeypatch.setattr(cards, "ask_docker", lambda address: ({"Runtimes": {"runc": {}}}, []))
@@ -297,16 +265,18 @@ def test_nvidia_s_hook_is_warned_of(settings, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("version", "said"),
-    [("560.35", "570 or newer"), ("580.159.04", ""), ("595.71.05", "hang the host"), ("610.57", "several threads")],
-)
-def test_drivers_of_which_others_reported_a_fault_are_named(settings, monkeypatch, version, said):
+    ("version", "gpus", "said"),
+    [("560.35", 2, "570 or newer"), ("580.159.04", 2, ""), ("595.71.05", 2, "hang the host"),
+     ("610.57", 2, "several threads"), ("580.159.04", 0, "sees no GPU")],
+)  # fmt: skip
+def test_a_driver_that_is_old_has_a_fault_or_sees_no_gpu_is_named(settings, monkeypatch, version, gpus, said):
     settings.GPUSHARE_GPUS = "nvidia"
-    told = {"nvmlInit": None, "nvmlShutdown": None, "nvmlSystemGetDriverVersion": version, "nvmlDeviceGetCount": 2}
+    told = {"nvmlInit": None, "nvmlShutdown": None, "nvmlSystemGetDriverVersion": version, "nvmlDeviceGetCount": gpus}
     for name, answer in told.items():
         monkeypatch.setattr(cards.pynvml, name, lambda answer=answer: answer)
     if said:
-        assert said in one(cards.driver, State.NOTE).means
+        found = one(cards.driver, State.NOTE if gpus else State.WRONG)
+        assert said in found.found + found.means
     else:
         assert is_fine(cards.driver)
 

@@ -31,29 +31,6 @@ def test_each_node_runs_what_was_launched_there(cluster: Cluster) -> None:
     assert [each["id"] for each in on_large] == [made["large"]["id"]]
 
 
-def test_a_launch_that_names_no_node_goes_where_the_most_room_is(cluster: Cluster) -> None:
-    first = cluster.hold("64MiB", "3GiB")
-    assert first["node"] == "large"
-    assert first["node_reason"] == "large is the only one of 3 nodes that can ever give that."
-    second = cluster.hold("64MiB", "512MiB")
-    assert second["node"] == "middle"
-    assert second["node_reason"] == (
-        "middle has the most room: 2 GiB are promised to nobody on a GPU; next is large, where 1 GiB are promised to "
-        "nobody."
-    )
-
-
-def test_what_no_node_can_ever_give_is_refused_with_the_most_that_there_is(cluster: Cluster) -> None:
-    assert refusal(cluster, gpu_memory="5GiB") == (
-        400, "over_capacity", "5 GiB is more than it can ever give: the most is 4 GiB.",
-    )  # fmt: skip
-    assert refusal(cluster, gpus=3) == (
-        400, "too_few_gpus", "3 GPUs were asked for; the most that one node has is 2.",
-    )  # fmt: skip
-    assert refusal(cluster, node="small", gpus=2) == (400, "too_few_gpus", "2 GPUs were asked for; there is 1.")
-    assert refusal(cluster, node="nowhere")[:2] == (400, "unknown_node")
-
-
 def test_a_container_has_its_gpus_on_one_node(cluster: Cluster) -> None:
     cards = {gpu["node"]: gpu["uuid"] for gpu in cluster.api("GET", "gpus/")["results"]}
     assert refusal(cluster, gpus=[cards["small"], cards["large"]])[:2] == (400, "gpus_apart")

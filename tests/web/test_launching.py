@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from tests.support.machine import GIB, commands_answered, make_container, make_gpu
-from tests.support.people import client_for, make_user
+from tests.support.people import make_user
 from web.errors import Problem
 from web.models import AuditEntry, Command, Container
 from web.services import steering
@@ -162,11 +162,3 @@ def test_gpus_that_fit_are_chosen_by_the_scheduler(ada, node):
     make_gpu(node, 1, capacity=8 * GIB)
     assert steering.launch(ada, {"image": "local", "gpu_memory": "7g"}).container.gpu_uuids == []
     assert steering.launch(ada, {"image": "local", "gpus": ["GPU-1"]}).container.gpu_uuids == ["GPU-1"]
-
-
-@pytest.mark.django_db
-def test_a_viewer_launches_nothing(gpu):
-    from web.people.roles import Role
-
-    answer = client_for(make_user("eve", Role.VIEWER)).post(URL, {"image": "local"})
-    assert refusal(answer) == (403, "forbidden", "")
