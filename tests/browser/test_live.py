@@ -7,7 +7,7 @@ import re
 from itertools import pairwise
 
 from django.contrib.sessions.models import Session
-from playwright.sync_api import Route, WebSocketRoute, expect
+from playwright.sync_api import Page, Route, WebSocketRoute, expect
 
 from tests.support import rows
 from tests.support.site import person
@@ -47,11 +47,18 @@ class Line:
         self.routes.pop().close()
 
 
-def test_deltas_are_numbered_without_a_gap(site, open_as):
-    made = rows.container("train-7", person("ann"), rows.gpu(), used=0.5)
+def opened(open_as) -> tuple[Page, Line]:
+    """The overview, whose live line passes through what is returned beside it."""
     page = open_as("ann", "/login/")
     line = Line(page)
     page.goto("/")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    return page, line
+
+
+def test_deltas_are_numbered_without_a_gap(site, open_as):
+    made = rows.container("train-7", person("ann"), rows.gpu(), used=0.5)
+    page, line = opened(open_as)
     for mebibytes in (100, 200, 300, 400):
         made.claims.update(used=mebibytes * 2**20)
         expect(page.locator('[data-field="figures"]')).to_contain_text(f"{mebibytes} MiB / 1 GiB")
@@ -64,10 +71,7 @@ def test_deltas_are_numbered_without_a_gap(site, open_as):
 
 def test_a_missed_number_is_noticed_and_everything_is_asked_for_again(site, open_as):
     made = rows.container("train-7", person("ann"), rows.gpu(), used=0.1)
-    page = open_as("ann", "/login/")
-    line = Line(page)
-    page.goto("/")
-    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    page, line = opened(open_as)
     line.drop_next_delta = True
     made.claims.update(used=0.5 * rows.GIB)
     expect(page.locator('[data-field="figures"]')).to_contain_text("512 MiB / 1 GiB")
@@ -76,10 +80,7 @@ def test_a_missed_number_is_noticed_and_everything_is_asked_for_again(site, open
 
 def test_a_lost_connection_is_told_with_the_age_of_what_is_seen_and_comes_back(site, open_as, shot):
     made = rows.container("train-7", person("ann"), rows.gpu(), used=0.1)
-    page = open_as("ann", "/login/")
-    line = Line(page)
-    page.goto("/")
-    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    page, line = opened(open_as)
     line.cut()
     expect(page.locator("#banner-lost")).to_contain_text("Connection lost. The data below is")
     made.claims.update(used=0.5 * rows.GIB)
@@ -94,10 +95,7 @@ def test_a_lost_connection_is_told_with_the_age_of_what_is_seen_and_comes_back(s
 
 def test_a_line_that_only_falls_silent_is_noticed_too(site, open_as):
     rows.gpu()
-    page = open_as("ann", "/login/", role="user")
-    line = Line(page)
-    page.goto("/")
-    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    page, line = opened(open_as)
     line.dead = True
     expect(page.locator("#banner-lost")).to_be_visible()
 
@@ -129,10 +127,7 @@ def test_ages_go_by_the_servers_clock(site, open_as):
 def test_a_server_that_is_slow_to_say_its_first_word_is_given_longer_each_time(site, open_as):
     """Or a page that gives up after six seconds never hears one that needs seven, and makes it begin anew each time."""
     rows.gpu()
-    page = open_as("ann", "/login/", role="user")
-    line = Line(page)
-    page.goto("/")
-    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    page, line = opened(open_as)
     first_word = json.dumps(line.heard[0])
     sockets: list[WebSocketRoute] = []  # to a server that says nothing: the real one would take its own time
 

@@ -97,38 +97,21 @@ async def test_a_guardian_and_a_helper_that_are_killed_leave_it_to_the_scheduler
     assert await helper.state(one.pid, LONG) is State.RUNNING
 
 
-async def test_a_killed_guardian_is_followed_by_one_that_knows_everybody(
-    card: Card,
-    helper: CardHelper,
-    generation: Generation,
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
+async def test_one_that_is_killed_or_stands_still_is_followed_by_one_that_knows_everybody(
+    card: Card, helper: CardHelper, generation: Generation, number: signal.Signals
 ) -> None:
+    """Though nobody tells it anything."""
     one = program(card)
     guardian = Guardian(GUARDIAN, generation, card.env())
     await guardian.watch([one.pid])
     first = guardian.pid
     assert first is not None
     await helper.stop(one.pid, LONG)
-    os.kill(first, signal.SIGKILL)
-    await eventually(lambda: guardian.pid not in (None, first))
-    await guardian.watch([one.pid])  # it is ready
-    await guardian.close()
-    assert await all_go_on(helper, one) < SOON
-
-
-async def test_one_that_stands_still_is_replaced_though_nobody_tells_it_anything(
-    card: Card,
-    helper: CardHelper,
-    generation: Generation,
-) -> None:
-    one = program(card)
-    guardian = Guardian(GUARDIAN, generation, card.env())
-    await guardian.watch([one.pid])
-    first = guardian.pid
-    assert first is not None
-    await helper.stop(one.pid, LONG)
-    os.kill(first, signal.SIGSTOP)
+    os.kill(first, number)
     await eventually(lambda: guardian.pid not in (None, first))
     assert ended(first)
+    await guardian.watch([one.pid])  # it is ready
     await guardian.close()
     assert await all_go_on(helper, one) < SOON
 

@@ -13,6 +13,7 @@ from scheduler.engines import kernel_log
 from scheduler.engines.base import Condition, Launch
 from scheduler.engines.docker import watch
 from scheduler.engines.docker.engine import DockerEngine
+from tests.engines.conftest import next_change
 
 pytestmark = pytest.mark.docker
 Launcher = Callable[..., Launch]
@@ -50,10 +51,7 @@ async def test_limit_that_was_passed_is_told_where_docker_never_learns_of_it(
     monkeypatch.setattr(watch, "_inspect", unaware)
     launch = a_launch("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=200M; exit $?", memory=32 << 20)
     engine_id = (await docker_engine.launch(launch)).engine_id
-    async with asyncio.timeout(60):
-        async for status in docker_engine.changes():
-            if status.condition is Condition.ENDED:
-                break
+    status = await next_change(docker_engine, Condition.ENDED)
     assert (status.exit_code, status.reason) == (137, PASSED)
     looked_again = await docker_engine._watch.look(engine_id)
     assert looked_again == status
@@ -69,10 +67,7 @@ async def test_container_that_the_host_ended_for_its_own_lack_of_memory_says_so(
     )
     monkeypatch.setattr(kernel_log, "_read", lambda: said)
     docker_api.kill(engine_id)  # as the kernel would
-    async with asyncio.timeout(60):
-        async for status in docker_engine.changes():
-            if status.condition is Condition.ENDED:
-                break
+    status = await next_change(docker_engine, Condition.ENDED)
     assert (status.exit_code, status.reason) == (137, kernel_log.HOST)
 
 
@@ -93,8 +88,5 @@ async def test_reason_that_docker_tells_after_the_end_is_waited_for(
     launch = a_launch("sleep", "600", memory=32 << 20)
     engine_id = (await docker_engine.launch(launch)).engine_id
     docker_api.kill(engine_id)  # as the kernel would
-    async with asyncio.timeout(60):
-        async for status in docker_engine.changes():
-            if status.condition is Condition.ENDED:
-                break
+    status = await next_change(docker_engine, Condition.ENDED)
     assert status.reason.startswith("Out of host memory")

@@ -18,6 +18,7 @@ from tests.kubernetes.cluster.pods import Pods
 from tests.kubernetes.cluster.rules import JSON
 from tests.support.eventually import eventually
 from tests.support.host import Host, query
+from web.models import Container
 
 NODE = "node-1"
 DRIVER = "gpushare.dev"
@@ -50,6 +51,13 @@ class Lab(Host):
 
     async def unprepare(self, claim: JSON) -> None:
         assert set((await self.kubelet.unprepare(claim)).values()) == {""}
+
+    async def running_pod(self, size: str = "1Gi") -> tuple[JSON, Container]:
+        """A pod "train" of team-a that has claimed so much of the card, and its container here."""
+        pod = await self.pods.make("train", {"main": await self.allocator.claim(size)})
+        await self.pods.start(pod)
+        (container,) = await self.living()
+        return pod, container
 
     def specification(self, claim: JSON) -> JSON:
         found: JSON = json.loads((self.cdi / f"gpushare.dev-claim_{claim['metadata']['uid']}.json").read_text())

@@ -93,9 +93,7 @@ async def test_containers_that_share_a_claim_are_one_and_a_later_pod_joins_it(la
 
 async def test_how_it_ended_is_waited_for_a_moment_and_told_with_why(lab: Lab) -> None:
     await lab.published()
-    pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
-    await lab.pods.start(pod)
-    (container,) = await lab.living()
+    pod, container = await lab.running_pod()
     lab.pods.late = 0.6
     await lab.pods.end(pod, 137, "OOMKilled")
     ended = await lab.get(container)
@@ -104,9 +102,7 @@ async def test_how_it_ended_is_waited_for_a_moment_and_told_with_why(lab: Lab) -
 
 async def test_how_it_ended_is_not_made_up_where_the_api_server_is_away(lab: Lab) -> None:
     await lab.published()
-    pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
-    await lab.pods.start(pod)
-    (container,) = await lab.living()
+    pod, container = await lab.running_pod()
     await lab.api.stop()
     await lab.pods.end(pod)
     await lab.nothing_is_held()
@@ -162,9 +158,7 @@ async def test_killing_ends_its_pods_with_the_grace_that_was_asked_for(lab: Lab,
     lab.node.driver._pods._way = way
     lab.api.rights = EVICTING if way == "evict" else RIGHTS
     await lab.published()
-    pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
-    await lab.pods.start(pod)
-    (container,) = await lab.living()
+    _, container = await lab.running_pod()
     graces: list[int] = []
 
     async def stop(found: Any) -> None:
@@ -185,9 +179,7 @@ async def test_killing_ends_its_pods_with_the_grace_that_was_asked_for(lab: Lab,
 async def test_another_pod_of_the_same_name_is_not_ended_for_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.containers.terminator.SEEN_WITHIN", 0.5)
     await lab.published()
-    pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
-    await lab.pods.start(pod)
-    (container,) = await lab.living()
+    pod, container = await lab.running_pod()
     await lab.api.remove(PODS, "train", "team-a")
     await lab.api.put(PODS, "train", another(pod), "team-a")
     assert (await lab.command("kill", container)).outcome == "refused"
@@ -197,9 +189,7 @@ async def test_another_pod_of_the_same_name_is_not_ended_for_it(lab: Lab, monkey
 async def test_an_eviction_that_a_budget_forbids_is_told_and_tried_again(lab: Lab) -> None:
     lab.node.driver._pods._way, lab.api.rights = "evict", EVICTING
     await lab.published()
-    pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
-    await lab.pods.start(pod)
-    (container,) = await lab.living()
+    _, container = await lab.running_pod()
     lab.api.budgets.add(("team-a", "train"))
     command = await lab.command("kill", container)
     assert (command.outcome, command.code) == ("refused", "cannot_end")
@@ -210,9 +200,7 @@ async def test_an_eviction_that_a_budget_forbids_is_told_and_tried_again(lab: La
 
 async def test_a_kill_while_the_api_server_is_away_is_carried_out_when_it_is_back(lab: Lab) -> None:
     await lab.published()
-    pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
-    await lab.pods.start(pod)
-    (container,) = await lab.living()
+    _, container = await lab.running_pod()
     await lab.api.stop()
     command = await lab.command("kill", container)
     assert (command.outcome, command.status) == ("refused", 503)
@@ -223,9 +211,7 @@ async def test_a_kill_while_the_api_server_is_away_is_carried_out_when_it_is_bac
 
 async def test_a_quota_can_be_less_than_the_claim_and_back_but_not_more(lab: Lab) -> None:
     await lab.published()
-    pod = await lab.pods.make("train", {"main": await lab.allocator.claim("3Gi")})
-    await lab.pods.start(pod)
-    (container,) = await lab.living()
+    _, container = await lab.running_pod("3Gi")
     for size, outcome in ((GIB, "done"), (3 * GIB, "done"), (4 * GIB, "refused")):
         command = await lab.command("change", container, gpu_memory=size)
         assert command.outcome == outcome, command.message
@@ -235,8 +221,6 @@ async def test_a_quota_can_be_less_than_the_claim_and_back_but_not_more(lab: Lab
 
 async def test_nothing_can_be_paused_that_does_not_run(lab: Lab) -> None:
     await lab.published()
-    pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
-    await lab.pods.start(pod)
-    (container,) = await lab.living()
+    _, container = await lab.running_pod()
     command = await lab.command("pause", container)
     assert (command.outcome, command.code) == ("refused", "not_running")

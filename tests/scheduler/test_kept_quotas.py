@@ -20,15 +20,21 @@ from web.services.placement import accept_placement
 __all__ = ["container", "opened"]
 
 
-async def test_quota_that_is_changed_as_its_container_ends_does_not_make_the_host_know_that_as_living(
-    opened: Host, container: Container
-) -> None:
-    """A scheduler that started without the database later would have told its end a second time."""
+async def begun(opened: Host, container: Container) -> tuple[Store, str, Container]:
+    """A host that knows of a container that has started; with that and its row as a command has it."""
     store, id_ = await opened(), str(container.pk)
     store.container(id_, started_at=timezone.now())
     await store.flush()
     row = await query(Container.objects.whole().get, pk=container.pk)
     await learn(store)
+    return store, id_, row
+
+
+async def test_quota_that_is_changed_as_its_container_ends_does_not_make_the_host_know_that_as_living(
+    opened: Host, container: Container
+) -> None:
+    """A scheduler that started without the database later would have told its end a second time."""
+    store, id_, row = await begun(opened, container)
     store.container(id_, finished_at=timezone.now())
     await store.promises.make(row, {}, within_allowance=False)
     assert (await store.snapshot()).containers() == []
@@ -39,11 +45,7 @@ async def test_end_is_not_forgotten_before_it_is_kept_where_a_quota_is_changed_a
     opened: Host, container: Container
 ) -> None:
     """Killed right then, and started without the database, a scheduler did not look for it, and nobody told its end."""
-    store, id_ = await opened(), str(container.pk)
-    store.container(id_, started_at=timezone.now())
-    await store.flush()
-    row = await query(Container.objects.whole().get, pk=container.pk)
-    await learn(store)
+    store, id_, row = await begun(opened, container)
     await store.flush()
     store.container(id_, finished_at=timezone.now())
     store.event("ended", id_)
@@ -58,11 +60,7 @@ async def test_change_of_a_quota_does_not_make_the_host_forget_what_has_happened
     opened: Host, container: Container
 ) -> None:
     """Its command waits for the one before, and has the row of then: a start alone took what is out for what is not."""
-    store, id_ = await opened(), str(container.pk)
-    store.container(id_, started_at=timezone.now())
-    await store.flush()
-    row = await query(Container.objects.whole().get, pk=container.pk)
-    await learn(store)
+    store, id_, row = await begun(opened, container)
     store.container(id_, swap="out", paused_at=timezone.now())
     store.container(id_, kill_requested_at=timezone.now(), reason="Killed by ada")
     await store.flush()

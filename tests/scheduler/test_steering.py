@@ -32,15 +32,6 @@ async def _waiting(host: InProcess, size: str = "3GiB", **fields: object) -> Con
     return await host.until(waiter, "suspended")
 
 
-async def test_pause_and_resume(host: InProcess) -> None:
-    container = await host.launch("sleep", "600")
-    assert (await host.command("pause", container)).outcome == "done"
-    assert (await host.get(container)).state == "paused"
-    assert (await host.command("resume", container)).outcome == "done"
-    assert (await host.get(container)).state == "running"
-    assert [e.kind for e in await host.events(container, "paused", "unpaused")] == ["paused", "unpaused"]
-
-
 async def test_who_could_not_be_paused_as_the_host_had_no_descriptors_left_is_given_memory_like_before(
     host: InProcess, monkeypatch
 ) -> None:
@@ -310,13 +301,6 @@ async def test_kill_that_the_engine_does_not_carry_out_is_tried_again(host: InPr
         await host.eventually(lambda: len(tried) > 2)  # again, to no avail
         assert (await host.get(container)).state == "running"
     await host.until(container, "killed")
-
-
-async def test_killing_behind_our_back_is_seen(host: InProcess) -> None:
-    container = await host.launch("sleep", "600")
-    await host.engine.kill(container.engine_id)
-    ended = await host.until(container, "failed")
-    assert ended.exit_code == 137
 
 
 async def test_container_that_wants_it_is_removed_when_done(host: InProcess) -> None:

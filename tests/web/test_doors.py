@@ -169,12 +169,6 @@ def sent_in_chunks(comer: Stranger, key: str, path: str, body: bytes, size: int 
     return status, json.loads(answer)
 
 
-def test_a_body_in_chunks_is_read(site, stranger, key):
-    asked = {"scope": "read", "expires_in": 60}
-    status, made = sent_in_chunks(stranger("127.0.0.15"), key, "/api/v1/tokens/", json.dumps(asked).encode())
-    assert (status, made["scope"], made["expires_at"] is None) == (201, "read", False)
-
-
 def test_a_body_in_chunks_may_be_no_larger_than_one_with_a_length(site, stranger, key):
     body = json.dumps({"name": "x" * 300_000}).encode()
     headers = {"Authorization": f"Token {key}"}

@@ -39,13 +39,6 @@ def test_launches_to_start_from_are_told_apart_by_their_names(gpu):
     assert ">demo-b: " in offered
 
 
-def test_a_name_that_is_not_allowed_is_told_with_what_to_do():
-    """HOST=0.0.0.0 and no more: from another machine it was "Bad Request (400)" and nothing else."""
-    answer = Client().get("/", headers={"Host": "gpu1.lab"})
-    assert answer.status_code == 400
-    assert "GPUSHARE_ALLOWED_HOSTS" in answer.content.decode()
-
-
 def test_who_signs_in_for_the_first_time_is_led_to_the_token_until_somebody_else_is_there():
     def led() -> bool:
         return "admin-token" in Client().get("/login/").content.decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from functools import partial
@@ -15,7 +14,6 @@ from django.db import transaction
 from django.test import AsyncClient
 from django.utils import timezone
 
-from scheduler.core import policies
 from tests.support.events import recomputed
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import BUILD, GIB, Host, a_host, query
@@ -145,26 +143,6 @@ async def test_a_suspended_container_waits_in_the_queue_and_is_told_why(host: Ho
     await query(_records_agree, container.created_at - timedelta(seconds=10))
 
 
-@pytest.mark.parametrize(
-    ("asked", "status"),
-    [({"image": "no-such-image"}, 404), ({"image": "local", "command": ["/no/such/program"]}, 400)],
-)
-async def test_what_the_engine_refuses_is_an_error_and_nothing_stays(host: Host, rest: Rest, asked, status) -> None:
-    found, body = await rest("POST", "containers/", {"name": "a", **asked})
-    assert (found, body["error"]["message"] != "") == (status, True), body
-    assert (await rest("GET", "containers/"))[1]["count"] == 0
-    await rest.launch("a", "--bytes", "1MiB")  # the name is free
-
-
-async def test_an_unknown_policy_is_refused_and_a_known_one_is_set(host: Host, rest: Rest) -> None:
-    status, body = await rest("PUT", "policy/", {"policy": "astrology"})
-    assert (status, body["error"]["message"] != "") == (400, True)
-    assert (await rest("PUT", "policy/", {"policy": "best-fit"}))[0] == 200
-    await host.up.store.flush()
-    assert (await rest("GET", "nodes/"))[1]["results"][0]["policy"] == "best-fit"
-    assert (await rest("GET", "policy/"))[1] == {"policy": "best-fit", "policies": policies.described()}
-
-
 async def test_a_forecast_tells_whether_it_fits_behind_whom_and_by_when(host: Host, rest: Rest) -> None:
     status, empty = await rest("GET", "forecast/?gpu_memory=5000MiB")
     assert (status, empty["fits"], empty["behind"], empty["earliest"]) == (200, True, [], 0.0), empty
@@ -175,18 +153,6 @@ async def test_a_forecast_tells_whether_it_fits_behind_whom_and_by_when(host: Ho
     assert (await rest("GET", "forecast/?gpu_memory=64MiB"))[1]["fits"] is True
     status, never = await rest("GET", "forecast/?gpu_memory=6GiB")
     assert (status, never["error"]["code"], never["error"]["field"]) == (400, "over_capacity", "gpu_memory")
-
-
-async def test_a_time_limit_bounds_the_wait(host: Host, rest: Rest) -> None:
-    holder = await rest.launch(
-        "holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "3600", gpu_memory="4GiB", ttl_seconds=50
-    )
-    await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
-    found = (await rest("GET", "forecast/?gpu_memory=3GiB"))[1]
-    assert 0 < found["earliest"] <= 50, found
-    await rest.launch("waiter", "--bytes", "3GiB", "--check", "1MiB", gpu_memory="4GiB")
-    waits = (await _first_in_queue(rest))["reason"]
-    assert re.search(r"Next when holder ends, at \d\d:\d\d UTC at the latest\.$", waits), waits
 
 
 async def test_a_quota_from_the_images_label_is_held_to_the_owners_allowance(
