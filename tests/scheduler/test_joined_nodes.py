@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 import psycopg
@@ -458,18 +457,6 @@ def test_node_removed_over_rest_loses_its_role_and_is_listed_again_once_it_joins
     assert listed()
     with as_node(again) as database:
         assert database.execute("SELECT count(*) FROM web_node").fetchall() != [(0,)]
-
-
-def test_node_that_holds_something_is_removed_by_force_alone(site: Site, of_another: dict[str, Any]) -> None:
-    with pytest.raises(subprocess.CalledProcessError):
-        site.main.manage("node", "remove", "gpu3")
-    assert site.sql("SELECT role <> '' FROM web_node WHERE name = 'gpu3'") == [(True,)]
-    site.main.manage("node", "remove", "gpu3", "--force")
-    assert "gpu3" not in {node["name"] for node in site.main.api("GET", "nodes/")["results"]}
-    assert site.sql("SELECT role FROM web_node WHERE name = 'gpu3'") == [("",)]
-    lost = site.sql("SELECT reason FROM web_container WHERE id = %s", of_another["theirs"])
-    assert lost == [("Lost with its node.",)]
-    assert "whole" in site.main.manage("verify_audit")
 
 
 def test_rules_are_made_again_by_migrate(site: Site, gpu2: dict[str, str]) -> None:

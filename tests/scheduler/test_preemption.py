@@ -18,7 +18,7 @@ from scheduler.core.state import Mode
 from tests.support.host import GIB, query
 from tests.support.inprocess.driver import FAILS
 from tests.support.inprocess.host import InProcess, a_host_inside
-from tests.support.inprocess.memory import gives_way, notebook, on_card, runs_cell
+from tests.support.inprocess.memory import gives_way, notebook, runs_cell
 from web.models import AllocationEvent, Container, Swap
 
 WORDS = ("workload", "--bytes", "3GiB")
@@ -98,17 +98,6 @@ async def test_without_host_memory_to_spare_it_stays(lab: InProcess) -> None:
     (event,) = await eventually_events(lab, container, "not_moved")
     assert "of the 1 GiB that may be used for this" in event.detail
     assert (await lab.get(container)).state == "running"
-
-
-async def test_killed_while_it_has_given_way(lab: InProcess) -> None:
-    container = await notebook(lab)
-    _, other = await gives_way(lab, container)
-    await lab.command("kill", container)
-    await lab.until(container, "killed")
-    await lab.command("kill", other)
-    await lab.until(other, "killed")
-    assert (await lab.returned(container)).granted == 0
-    assert await on_card(lab) == 0
 
 
 async def test_a_person_pauses_and_resumes_one_that_has_given_way(lab: InProcess) -> None:

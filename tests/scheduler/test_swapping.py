@@ -121,7 +121,8 @@ async def test_killed_while_out(host: InProcess) -> None:
     container = await notebook(host, 2 * GIB)
     await host.command("pause", container, free_memory=True)
     await host.command("kill", container)
-    await host.until(container, "killed")
+    ended = await host.until(container, "killed")
+    assert (ended.swap, ended.swapped, ended.swapped_at) == ("", 0, None)
     assert (await host.returned(container)).granted == 0
     assert await on_card(host) == 0
 

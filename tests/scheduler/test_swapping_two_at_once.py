@@ -208,14 +208,6 @@ async def test_of_several_processes_none_is_counted_out_that_is_back(
     await ends_well(host, container)
 
 
-async def test_what_was_swapped_when_it_ended_is_swapped_no_more(host: InProcess) -> None:
-    container = await notebook(host, 2 * GIB)
-    await host.command("pause", container, free_memory=True)
-    await host.command("kill", container)
-    ended = await host.until(container, "killed")
-    assert (ended.swap, ended.swapped, ended.swapped_at) == ("", 0, None)
-
-
 async def test_a_process_that_comes_while_the_memory_leaves_gets_none_before_it_is_back(host: InProcess) -> None:
     """Else its own, which stays on the card, would be counted as out, and lent to others."""
 

@@ -44,7 +44,6 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/kubernetes/test_containers.py",
         "tests/kubernetes/test_cut_off.py",
         "tests/kubernetes/test_freezer.py",
-        "tests/kubernetes/test_in_the_browser.py",
         "tests/kubernetes/test_policies.py",
         "tests/kubernetes/test_tls.py",
         "tests/kubernetes/test_two_at_once.py",

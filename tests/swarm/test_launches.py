@@ -172,14 +172,6 @@ def test_a_program_that_is_not_there_is_told_with_swarms_words(appliance: Applia
     until(lambda: "/no/such" in shown(appliance, id_)["reason"])
 
 
-def test_what_a_swarm_cannot_do_is_refused_by_its_field(appliance: Appliance, swarm: Lab) -> None:
-    for field, value in {"ports": ["20080:80"], "volumes": ["data:/data"], "interactive": True, "tty": True}.items():
-        assert (refusal(appliance, **{field: value})["code"], field) == ("not_supported", field)
-    too_large = refusal(appliance, mib=1010)
-    assert too_large["message"].startswith("1010 MiB is more than any node declares")
-    assert services(swarm) == []
-
-
 def test_a_scheduler_that_dies_over_it_finds_what_waits_and_what_runs(appliance: Appliance, swarm: Lab) -> None:
     runs = launch(appliance, *FOREVER, mib=700)
     until_it_is(appliance, runs, "running")
@@ -245,14 +237,3 @@ def test_a_node_without_a_scheduler_of_ours_is_passed_by_and_one_that_is_away_is
         swarm.members[0].api.update_node(other["ID"], other["Version"]["Index"], paused)
         error = refusal(appliance, constraints=["node==node2"])
         assert (error["code"], error["message"].partition(",")[0]) == ("node_away", 'Only "node2" is as asked')
-
-
-@pytest.mark.long  # a Swarm of its own
-def test_a_swarm_that_declares_no_cards_is_refused_with_what_to_do() -> None:
-    if why_not := why_no_lab():
-        pytest.skip(why_not)
-    with in_a_swarm({}) as (appliance, swarm):
-        error = refusal(appliance)
-        assert error["code"] == "no_generic_resources"
-        assert "gpushare doctor" in error["message"]
-        assert services(swarm) == []

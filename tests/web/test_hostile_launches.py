@@ -278,10 +278,6 @@ def test_a_command_that_is_mostly_quotation_marks_is_split_however_a_shell_write
     assert words_of(shlex.join(words)) == words
 
 
-def test_there_are_at_least_sixty():
-    assert len(HOSTILE) >= 60
-
-
 @pytest.mark.parametrize(
     ("asked", "stored"),
     [
