@@ -46,9 +46,7 @@ class Awaited(Scene):
         self._is_told("five", "limited is paused by", "")
         for name in ("limited", "five"):
             self._done(world.do("kill", self.made[name], grace=0.0))
-        for container in self.made.values():
-            self._done(world.do("remove", container))
-        self._all_over()
+        self._removed()
 
     def _job(self, name: str, hold: str = "600", **fields: object) -> None:
         """The same job each time, by what the history knows of it."""

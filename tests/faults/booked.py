@@ -49,9 +49,7 @@ class Booked(Scene):
         ends = self._reserve(if_short="end")
         world.until_state(self.made["stays"], "killed")
         self._end(ends)
-        for container in self.made.values():
-            self._done(world.do("remove", container))
-        self._all_over()
+        self._removed()
 
     def _reserve(self, **fields: Any) -> Reservation:
         """All of the card for ada, from the minute that began last."""

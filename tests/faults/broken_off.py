@@ -63,9 +63,7 @@ class Cut(Scene):
         for name in ("moved", "hollow", "last"):
             self._done(world.do("kill", self.made[name], grace=0.0))
         world.until_state(self.made["late"], "killed")
-        for container in self.made.values():
-            self._done(world.do("remove", container))
-        self._all_over()
+        self._removed()
 
     def _cut_while(self, stage: Swap, command: Command, how: int = signal.SIGKILL) -> None:
         """The scheduler ends while this command has its container at this stage, or has brought it past that."""
@@ -111,9 +109,7 @@ class Stirs(Scene):
             world.until_state(self.made["holder"], "swapped")
             self._done(world.do("kill", self.made["waiter"], grace=0.0))
             world.until_state(self.made["holder"], "exited")
-        for container in self.made.values():
-            self._done(world.do("remove", container))
-        self._all_over()
+        self._removed()
 
 
 def _nothing() -> None:

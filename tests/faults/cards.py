@@ -52,9 +52,7 @@ class Cards(Scene):
         world.until_state(self.made["works"], "running")
         for name in ("one", "works", "waiter"):
             self._done(world.do("kill", self.made[name], grace=0.0))
-        for container in self.made.values():
-            self._done(world.do("remove", container))
-        self._all_over()
+        self._removed()
 
     def _has_a_fault(self, first: str) -> None:
         """NVML reports an XID once, to who listens then: one that a scheduler has not written down returns."""

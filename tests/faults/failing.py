@@ -136,9 +136,7 @@ class Unmoved(Scene):
             world.until(lambda: world.get(holder).paused_at is None, "it is not resumed")
         world.until_state(holder, "running")
         self._done(world.do("kill", holder, grace=0.0))
-        for container in self.made.values():
-            self._done(world.do("remove", container))
-        self._all_over()
+        self._removed()
 
 
 class Given(Scene):
@@ -175,6 +173,4 @@ class Given(Scene):
         self._done(world.do("kill", self.made["waiter"], grace=0.0))
         world.until_state(holder, "running")
         self._done(world.do("kill", holder, grace=0.0))
-        for container in self.made.values():
-            self._done(world.do("remove", container))
-        self._all_over()
+        self._removed()

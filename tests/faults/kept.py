@@ -135,9 +135,7 @@ class Aside(Scene):
         Node.objects.update(holder="another", seen_at=long_ago, started_at=long_ago)
         world.until(lambda: not Node.objects.filter(holder="another").exists(), "nobody takes the name")
         self._done(world.do("kill", self.made["holder"], grace=0.0))
-        for container in self.made.values():
-            self._done(world.do("remove", container))
-        self._all_over()
+        self._removed()
 
     def _aside(self) -> list[Path]:
         return list(self.world.home.glob("outbox.*-*.sqlite3"))

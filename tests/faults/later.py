@@ -38,9 +38,7 @@ class Later(Scene):
             assert Planned.objects.get(pk=planned.pk).ended == end, planned
         self.made = {each.name: each for each in Container.objects.exclude(planned=None)}
         assert set(self.made) == set(self.expected), "a run began twice, or never"
-        for container in self.made.values():
-            self._done(self.world.do("remove", container))
-        self._all_over()
+        self._removed()
 
     def _plan(self, name: str, script: str, **fields: Any) -> Planned:
         """As the web side does, which refuses it where nobody gives a sign of life."""

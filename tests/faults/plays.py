@@ -62,9 +62,7 @@ class Everyday(Scene):
         world.until_state(waiter, "killed")
         world.until_state(self.made["late"], "killed")
         world.until_state(self.made["three"], "failed")
-        for name in ("holder", "waiter", "late"):
-            self._done(world.do("remove", self.made[name]))
-        self._all_over()
+        self._removed("holder", "waiter", "late")
 
 
 class Away(Scene):
@@ -112,9 +110,7 @@ class Away(Scene):
             self._done(world.do("kill", self.made[name], grace=0.0))
         for name in ("leaver", "late"):
             world.until(lambda: world.get(self.made[name]).finished_at, f"{name} does not end")  # noqa: B023
-        for name in ("holder", "waiter", "frozen", "leaver", "late"):
-            self._done(world.do("remove", self.made[name]))
-        self._all_over()
+        self._removed("holder", "waiter", "frozen", "leaver", "late")
 
     def _wake(self, container: Container) -> None:
         """Has its `sleep` end, and its shell go on: told by nobody's scheduler."""
@@ -234,9 +230,7 @@ class Swapped(Scene):
         self._done(world.do("pause", self.made["light"], free_memory=True))  # it has nothing to free
         for name in ("holder", "ends", "light"):
             self._done(world.do("kill", self.made[name], grace=0.0))
-        for name in ("holder", "waiter", "ends", "light"):
-            self._done(world.do("remove", self.made[name]))
-        self._all_over()
+        self._removed("holder", "waiter", "ends", "light")
 
 
 class Waits(Scene):

@@ -30,9 +30,7 @@ class Unnamed(Scene):
         self._in_force(970 * MIB)
         for name in ("large", "small"):
             self._done(world.do("kill", self.made[name], grace=0.0))
-        for name in ("large", "small"):
-            self._done(world.do("remove", self.made[name]))
-        self._all_over()
+        self._removed("large", "small")
 
     def _in_force(self, size: int) -> None:
         """By its row and its claim, once both are written."""

@@ -93,6 +93,12 @@ class Scene:
     def _refused(self, command: Command) -> None:
         assert command.outcome == Command.Outcome.REFUSED, f"{command.kind} {command.container} was not refused"
 
+    def _removed(self, *names: str) -> None:
+        """Has these removed, or all if none is named; nothing of anybody is left then."""
+        for name in names or tuple(self.made):
+            self._done(self.world.do("remove", self.made[name]))
+        self._all_over()
+
     def _all_over(self) -> None:
         def over() -> bool:
             return all(facts.removed and not facts.held for facts in self.facts().values())

@@ -66,9 +66,7 @@ class _Turning(Scene):
         for container in self.made.values():
             if self.world.get(container).finished_at is None:
                 self._done(self.world.do("kill", container, grace=0.0))
-        for container in self.made.values():
-            self._done(self.world.do("remove", container))
-        self._all_over()
+        self._removed()
 
 
 class Turns(_Turning):
