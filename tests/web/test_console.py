@@ -1,4 +1,7 @@
-"""Who may use the keyboard of a container, and what is kept of it. The scheduler's end of the line is the test's."""
+"""The keyboard of a container, and what is kept of it. The scheduler's end of the line is the test's.
+
+Who may use it: test_who_may_connect.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tests.support.machine import make_container
 from tests.support.people import make_user
 from web.console.frames import PAYLOAD_LIMIT, FrameKind, Line, refusal, socket_path
 from web.errors import Problem
-from web.models import AuditEntry, Container, Scope, Token
+from web.models import AuditEntry, Container, Scope
 from web.people import tokens, visitor
 from web.people.roles import Role
 
@@ -98,6 +101,8 @@ class Connection(ApplicationCommunicator):
         key: str | None,
         origin: str = "http://localhost",
         cookie: tuple[bytes, bytes] | None = None,
+        path: str = "console",
+        query: bytes = b"",
     ) -> None:
         headers = [
             (b"host", b"localhost"),
@@ -105,8 +110,8 @@ class Connection(ApplicationCommunicator):
             *([(b"authorization", f"Token {key}".encode())] if key else []),
         ]
         headers += [cookie] if cookie else []
-        path = f"/ws/containers/{container.pk}/console/"
-        super().__init__(application, {"type": "websocket", "path": path, "headers": headers, "query_string": b""})
+        where = {"path": f"/ws/containers/{container.pk}/{path}/", "query_string": query}
+        super().__init__(application, {"type": "websocket", "headers": headers, **where})
 
     async def connect(self) -> str:
         """accept or close"""
@@ -170,37 +175,6 @@ async def test_frames_are_passed_on_and_opening_and_closing_is_audited(shell: Co
     assert "secret" not in str([entry.detail for entry in entries])
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "scope", "status", "words"),
-    [
-        ("viewer", Role.VIEWER, Scope.WRITE, 403, 'You may not use the console of "shell": it belongs to owner.'),
-        ("stranger", Role.USER, Scope.WRITE, 403, 'You may not use the console of "shell": it belongs to owner.'),
-        ("owner", Role.USER, Scope.READ, 403, "This token is for reading only."),
-        ("nobody", None, None, 401, "Sign in, or send a token."),
-    ],
-)
-async def test_whoever_may_not_steer_it_may_not_type(
-    shell: Container, scheduler: Scheduler, name: str, role: Any, scope: Any, status: int, words: str
-) -> None:
-    key = await sync_to_async(key_of)(name, role, scope) if role else None
-    code, said = await refused(Connection(shell, key))
-    assert (code, said["status"], said["error"]["message"]) == (4000 + status, status, words)
-    assert scheduler.asked == []
-
-
-async def test_an_operator_may(shell: Container, scheduler: Scheduler) -> None:
-    socket = Connection(shell, await sync_to_async(key_of)("operator", Role.OPERATOR))
-    await socket.connect()
-    await socket.send(b"\0x")
-    assert await socket.receive() == b"\1x"
-    await socket.close()
-
-
-async def test_another_sites_page_may_not(shell: Container, scheduler: Scheduler) -> None:
-    socket = Connection(shell, await sync_to_async(key_of)("owner"), origin="https://elsewhere.example")
-    assert await socket.connect() == "close"
-
-
 @pytest.mark.budget("consoles", "consoles_in_all")
 async def test_so_many_consoles_are_open_at_once_and_a_place_comes_free(
     shell: Container, scheduler: Scheduler, settings: Any
@@ -235,13 +209,6 @@ async def test_a_container_without_a_keyboard_and_one_that_is_none(shell: Contai
     assert (await refused(Connection(Container(), key)))[0] == 4404
 
 
-async def test_without_a_scheduler_it_says_so(shell: Container, tmp_path: Path, settings: Any) -> None:
-    settings.GPUSHARE_HOME = tmp_path
-    code, said = await refused(Connection(shell, await sync_to_async(key_of)("owner")))
-    assert (code, said["error"]["code"]) == (4503, "scheduler_away")
-    await sync_to_async(connections.close_all)()
-
-
 async def test_what_the_scheduler_refuses_is_told(shell: Container, scheduler: Scheduler) -> None:
     scheduler.refuses = Problem("container_ended", "The container has ended.", 409)
     code, said = await refused(Connection(shell, await sync_to_async(key_of)("owner")))
@@ -260,18 +227,6 @@ async def test_a_scheduler_that_goes_away_is_told(shell: Container, scheduler: S
     await scheduler.close()
     assert (await socket.receive())["error"]["code"] == "scheduler_away"
     assert await socket.receive() == 4503
-    await socket.close()
-
-
-async def test_a_token_that_ends_takes_the_keyboard_away(
-    shell: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.02)
-    socket = Connection(shell, await sync_to_async(key_of)("owner"))
-    await socket.connect()
-    await Token.objects.all().adelete()
-    assert (await socket.receive())["error"]["code"] == "bad_token"
-    assert await socket.receive() == 4401
     await socket.close()
 
 

@@ -1,4 +1,7 @@
-"""Who may start one more program in a container, how it is asked for, and what is kept of it."""
+"""One more program in a container: how it is asked for, and what is kept of it.
+
+Who may: test_who_may_connect.py.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ import asyncio
 import json
 import threading
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
-from django.db import connections
 
 from appliance.budgets import Budgets
 from tests.support.eventually import eventually
@@ -20,8 +21,8 @@ from tests.support.people import make_user
 from tests.web.test_console import Connection, Scheduler, key_of, refused, scheduler
 from web.console import consumer
 from web.console.frames import FrameKind
-from web.models import AuditEntry, Container, Scope, Token
-from web.people import roles, tokens, visitor
+from web.models import AuditEntry, Container
+from web.people import roles
 from web.people.roles import Deed, Role
 from web.spec import fields
 
@@ -32,10 +33,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class Exec(Connection):
     """The WebSocket of one more program; `asked` is said first."""
 
-    def __init__(self, container: Container, key: str | None, *, query: bytes = b"", **more: Any) -> None:
-        super().__init__(container, key, **more)
-        self.scope["path"] = f"/ws/containers/{container.pk}/exec/"
-        self.scope["query_string"] = query
+    def __init__(self, container: Container, key: str | None, **more: Any) -> None:
+        super().__init__(container, key, path="exec", **more)
 
     async def ask(self, **asked: Any) -> None:
         await self.connect()
@@ -79,24 +78,6 @@ async def test_without_a_command_it_is_a_shell(plain: Container, scheduler: Sche
     assert json.loads(scheduler.asked[0][1])["command"][0] == "/bin/sh"
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "scope", "status", "words"),
-    [
-        ("viewer", Role.VIEWER, Scope.WRITE, 403, "Only a user may start programs in containers that run."),
-        ("stranger", Role.USER, Scope.WRITE, 403, 'You may not start anything in "plain": it belongs to owner.'),
-        ("owner", Role.USER, Scope.READ, 403, "This token is for reading only."),
-        ("nobody", None, None, 401, "Sign in, or send a token."),
-    ],
-)
-async def test_whoever_may_not_steer_it_may_start_nothing_in_it(
-    plain: Container, scheduler: Scheduler, name: str, role: Any, scope: Any, status: int, words: str
-) -> None:
-    key = await sync_to_async(key_of)(name, role, scope) if role else None
-    code, said = await refused(Exec(plain, key))
-    assert (code, said["status"], said["error"]["message"]) == (4000 + status, status, words)
-    assert scheduler.asked == []
-
-
 async def test_a_token_in_the_address_is_none(plain: Container, scheduler: Scheduler) -> None:
     key = await sync_to_async(key_of)("owner")
     code, _ = await refused(Exec(plain, None, query=f"token={key}&authorization=Token+{key}".encode()))
@@ -125,11 +106,6 @@ async def test_nothing_is_typed_over_the_channel_layer(
     await eventually(lambda: scheduler.asked)
     assert json.loads(scheduler.asked[0][1])["command"] == ["mine"]
     await socket.close()
-
-
-async def test_another_sites_page_may_not(plain: Container, scheduler: Scheduler) -> None:
-    socket = Exec(plain, await sync_to_async(key_of)("owner"), origin="https://elsewhere.example")
-    assert await socket.connect() == "close"
 
 
 async def test_a_role_can_be_asked_for_and_the_owner_is_then_refused(
@@ -208,39 +184,6 @@ async def test_whoever_says_nothing_is_sent_away(
     monkeypatch.setattr(consumer, "SAYS_WITHIN", 0.05)
     code, said = await refused(Exec(plain, await sync_to_async(key_of)("owner")))
     assert (code, said["error"]["code"]) == (4408, "too_slow")
-
-
-async def test_a_token_that_ends_takes_it_away(
-    plain: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.02)
-    socket = Exec(plain, await sync_to_async(key_of)("owner"))
-    await socket.ask()
-    await Token.objects.all().adelete()
-    assert (await socket.receive())["error"]["code"] == "bad_token"
-    assert await socket.receive() == 4401
-    await socket.close()
-
-
-async def test_a_role_that_is_taken_takes_it_away(
-    plain: Container, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.02)
-    operator = await sync_to_async(make_user)("operator", Role.OPERATOR)
-    _, key = await sync_to_async(tokens.make)(operator)
-    socket = Exec(plain, key)
-    await socket.ask()
-    await sync_to_async(operator.groups.clear)()
-    assert (await socket.receive())["error"]["code"] == "forbidden"
-    assert await socket.receive() == 4403
-    await socket.close()
-
-
-async def test_a_container_that_is_not_there(scheduler: Scheduler) -> None:
-    owner = await sync_to_async(make_user)("owner")
-    _, key = await sync_to_async(tokens.make)(owner)
-    assert (await refused(Exec(Container(pk=uuid4()), key)))[0] == 4404
-    await sync_to_async(connections.close_all)()
 
 
 @pytest.mark.budget("consoles")
