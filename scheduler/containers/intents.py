@@ -15,7 +15,7 @@ again, kills go on (terminator.py), what was to be removed is removed (garbage_c
 command that an earlier scheduler had begun is the same as if it had lived.
 
 It is a transaction and not a file of its own. A synced file would be faster (0.6 ms against 2 on a quiet machine of two
-cores, benchmarks/intents.py), but only a kill and a removal wait for it: a launch has its transaction anyway, the one
+cores), but only a kill and a removal wait for it: a launch has its transaction anyway, the one
 that makes its claims, and a second place could disagree with the first. While the database takes nothing, nothing is
 begun.
 """

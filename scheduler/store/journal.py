@@ -15,7 +15,7 @@ A number is the count of the scheduler's starts and, below, of the changes since
 what the last one had sent: all its numbers are higher.
 
 The file is durable (`synchronous=FULL`) where somebody waits for that, while the database is away; at other times a
-killed scheduler loses nothing by writing without, and a power cut ends the containers as well (benchmarks/journal.py).
+killed scheduler loses nothing by writing without, and a power cut ends the containers as well.
 """
 
 from __future__ import annotations
