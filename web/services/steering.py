@@ -22,8 +22,10 @@ from web.people import allowances
 from web.people.roles import Deed, require, require_steering, rights_of
 from web.services import runs
 from web.services.admission import account_of
-from web.services.issuing import issue, require_scheduler, settled, wait_for
-from web.services.launching import launch
+from web.services.issuing import issue, require_scheduler
+from web.services.issuing import settled as settled  # callers have these by this module
+from web.services.issuing import wait_for as wait_for
+from web.services.launching import launch as launch
 from web.services.placement.place import place
 from web.services.placement.policies import able_cards
 from web.services.sharing import require_stoppable
@@ -32,25 +34,6 @@ from web.spec.requests import ChangeSpec, ComputeSpec, KillSpec, MoveSpec, NoteS
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
-
-__all__ = [
-    "change",
-    "drain_gpu",
-    "forecast",
-    "kill",
-    "launch",
-    "move",
-    "pause",
-    "remove",
-    "reorder",
-    "resume",
-    "set_compute",
-    "set_policy",
-    "settled",
-    "undrain_gpu",
-    "wait_for",
-]
-
 
 SHARE = ("compute_weight", "compute_limit")
 

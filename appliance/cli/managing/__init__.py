@@ -9,8 +9,3 @@ from appliance.cli.managing.people import people
 from appliance.cli.managing.reservations import reservations, reserve
 from appliance.cli.managing.ssh import keys, ssh_config
 from appliance.cli.managing.tokens import audit, tokens
-
-__all__ = [
-    "allowances", "audit", "groups", "keys", "nodes", "notice", "people", "reservations", "reserve",
-    "ssh_config", "tokens",
-]  # fmt: skip
