@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
 from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse
-from django.views.decorators.http import require_POST
 
-from web.errors import Problem, invalid
+from web.errors import Problem, invalid, not_found
 from web.models import Command, Container, large
-from web.pages.frame import answer, person, refusal, toast
+from web.pages.frame import action_view, answer, person, post_view, toast
 from web.pages.queue import queue_as_it_is
 from web.services import steering
 from web.spec import quotas
@@ -45,24 +43,19 @@ TOGETHER = {
 }
 
 
-@login_required
-@require_POST
+@action_view
 def act(request: HttpRequest, pk: Any, action: str) -> HttpResponse:
     """One action on one container."""
     if action not in ACTIONS:
         raise Http404
-    try:
-        container = Container.objects.select_related("owner").get(pk=pk)
-        undo = _undo(action, container, request)
-        return answer(request, ACTIONS[action](person(request), container, _given(request)), undo, container.name)
-    except Container.DoesNotExist:
-        return toast(request, "bad", "There is no such container.")
-    except Problem as problem:
-        return refusal(request, problem)
+    container = Container.objects.select_related("owner").filter(pk=pk).first()
+    if container is None:
+        raise not_found("There is no such container.")
+    undo = _undo(action, container, request)
+    return answer(request, ACTIONS[action](person(request), container, _given(request)), undo, container.name)
 
 
-@login_required
-@require_POST
+@post_view
 def act_on_many(request: HttpRequest) -> HttpResponse:
     """One action on those selected: all are asked first, then each answer is awaited."""
     action = request.POST.get("action", "")

@@ -7,12 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_POST
 
 from web.console import pods
 from web.door import entering
@@ -23,7 +21,7 @@ from web.history.life import stretches
 from web.http import reading
 from web.models import AllocationEvent, Claim, Container, Gpu, Node, State, Usage
 from web.pages import table
-from web.pages.frame import container_or_404, host_of, person, show
+from web.pages.frame import container_or_404, host_of, page_view, person, post_view, show
 from web.pages.launch_form import text_of
 from web.pages.text import EVENTS, STATES, catalogue
 from web.people.roles import Deed, Rights, may_open, port_of, rights_of
@@ -39,8 +37,7 @@ EVENTS_PER_PAGE = 50
 LAST_LINES = 8  # of the output, where it is told how something ended
 
 
-@login_required
-@require_GET
+@page_view
 def container(request: HttpRequest, pk: UUID) -> HttpResponse:
     found = container_or_404(pk)
     rights = rights_of(person(request))
@@ -93,8 +90,7 @@ def _guests(found: Container, steers: bool) -> dict[str, Any]:
     return {"container": found, "shares": shares, "guests": guests.names(found) if shares else []}
 
 
-@login_required
-@require_POST
+@post_view
 def share(request: HttpRequest, pk: UUID) -> HttpResponse:
     """The people who may open its application, with one `added` or `removed`."""
     found = container_or_404(pk)
@@ -123,16 +119,14 @@ def _waiting(found: Container) -> str:
     return text["swapped"].format(size=format_size(found.swapped)) if found.swapped else ""
 
 
-@login_required
-@require_GET
+@page_view
 def console(request: HttpRequest, pk: UUID) -> HttpResponse:
     """The terminal that it was launched with."""
     found = container_or_404(pk)
     return _terminal(request, found, "Console", kind="console", keyboard=found.interactive)
 
 
-@login_required
-@require_GET
+@page_view
 def shell(request: HttpRequest, pk: UUID) -> HttpResponse:
     """A shell beside its program."""
     return _terminal(request, container_or_404(pk), "Shell", kind="shell", keyboard=True)
@@ -152,15 +146,13 @@ def _terminal(request: HttpRequest, found: Container, heading: str, *, kind: str
     return show(request, "console.html", context)
 
 
-@login_required
-@require_GET
+@page_view
 def held(request: HttpRequest, pk: UUID) -> JsonResponse:
     """VRAM over its life, for the chart."""
     return JsonResponse(samples.container(container_or_404(pk)))
 
 
-@login_required
-@require_GET
+@page_view
 def events(request: HttpRequest, pk: UUID) -> HttpResponse:
     """Older events, as rows to add to the table."""
     before = request.GET.get("before", "")
@@ -168,8 +160,7 @@ def events(request: HttpRequest, pk: UUID) -> HttpResponse:
     return render(request, "parts/events.html", {"container": {"pk": pk}, "events": found})
 
 
-@login_required
-@require_GET
+@page_view
 def log(request: HttpRequest, pk: UUID) -> HttpResponse | StreamingHttpResponse:
     """Its output: all of it to ?download, the last lines alone (?last), or those and then what comes."""
     found = container_or_404(pk)

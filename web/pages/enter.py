@@ -6,16 +6,15 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods
 
 from web.door import entering
 from web.errors import Problem, invalid
-from web.pages.frame import person
+from web.pages.frame import page_view, person
 from web.people import links, memberships
 
 
@@ -50,8 +49,7 @@ def join(request: HttpRequest) -> HttpResponse:
 
 
 @never_cache
-@login_required
-@require_GET
+@page_view
 def open_app(request: HttpRequest) -> HttpResponse:
     """Not a redirect: where somebody has just signed in, the policy for forms would stop that on its way elsewhere."""
     if not settings.GPUSHARE_APPS:

@@ -6,22 +6,18 @@ from datetime import timedelta
 from uuid import UUID
 
 from django.conf import settings
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_POST
 
-from web.errors import Problem
 from web.history import fairness
-from web.pages.frame import container_or_404, person, refusal, show, toast
+from web.pages.frame import action_view, container_or_404, page_view, person, show, toast
 from web.people.roles import steered_by
 from web.services import warning
 
 RANGES = {"1": "Last 24 hours", "7": "Last 7 days", "30": "Last 30 days"}
 
 
-@login_required
-@require_GET
+@page_view
 def page(request: HttpRequest) -> HttpResponse:
     days = request.GET.get("days", "7")
     days = days if days in RANGES else "7"
@@ -54,14 +50,10 @@ def _most(found: list[fairness.Figures]) -> float:
     return max((max(each.had, each.due) for each in found), default=0.0)
 
 
-@login_required
-@require_POST
+@action_view
 def warn(request: HttpRequest, pk: UUID) -> HttpResponse:
     """Tells the owner, on their next page, that what they hold lies idle. Kept in the audit log."""
     container = container_or_404(pk)
-    try:
-        warning.warn(person(request), container)
-    except Problem as problem:
-        return refusal(request, problem)
+    warning.warn(person(request), container)
     owner = container.owner.get_username()
     return toast(request, "good", f"{owner} sees a warning about {container.name} on the next page.")

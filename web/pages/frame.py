@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
 
 from web.errors import Problem
 from web.live import snapshot
@@ -43,6 +48,32 @@ UNDER = {
     "deciding": "queue_page",
     "node_page": "nodes_page",
 }
+
+
+V = TypeVar("V", bound=Callable[..., HttpResponseBase])
+
+
+def page_view(view: V) -> V:
+    """For who is signed in, by GET."""
+    return login_required(require_GET(view))
+
+
+def post_view(view: V) -> V:
+    """For who is signed in, by POST."""
+    return login_required(require_POST(view))
+
+
+def action_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """By POST, of a button; a Problem is answered as a toast."""
+
+    @wraps(view)
+    def refused(request: HttpRequest, *arguments: Any, **words: Any) -> HttpResponse:
+        try:
+            return view(request, *arguments, **words)
+        except Problem as problem:
+            return toast(request, "bad", problem.message)
+
+    return post_view(refused)
 
 
 def host_of(request: HttpRequest) -> str:
@@ -110,8 +141,10 @@ def toast(
     return render(request, "parts/toast.html", {"kind": kind, "message": message, "undo": undo, "about": about})
 
 
-def refusal(request: HttpRequest, problem: Problem) -> HttpResponse:
-    return toast(request, "bad", problem.message)
+def refresh(request: HttpRequest, said: str) -> HttpResponse:
+    """The page anew, which says so."""
+    messages.success(request, said)
+    return HttpResponse(status=204, headers={"HX-Refresh": "true"})
 
 
 def answer(request: HttpRequest, command: Command, undo: dict[str, Any] | None = None, about: str = "") -> HttpResponse:

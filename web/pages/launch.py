@@ -13,13 +13,13 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods
 
 from web.errors import Problem
 from web.history import peaks
 from web.models import Command, Container, Gpu, Node, Planned, Preset
 from web.pages import launch_form
-from web.pages.frame import person, show
+from web.pages.frame import page_view, person, post_view, show
 from web.people import allowances
 from web.people.roles import Deed, may_steer, require, rights_of
 from web.services import planning, presets, steering
@@ -75,8 +75,7 @@ def _preset(request: HttpRequest) -> Preset | None:
     return Preset.objects.filter(pk=int(number)).first() if number.isdecimal() and len(number) < 10 else None
 
 
-@login_required
-@require_POST
+@post_view
 def launch_preset(request: HttpRequest, pk: int) -> HttpResponse:
     """As it is, without a question."""
     values: dict[str, Any] = {}
@@ -90,8 +89,7 @@ def launch_preset(request: HttpRequest, pk: int) -> HttpResponse:
         return _form(request, values, problem)
 
 
-@login_required
-@require_POST
+@post_view
 def save_preset(request: HttpRequest) -> HttpResponse:
     """The form as a preset: a new one, or that which it was opened for."""
     try:
@@ -107,8 +105,7 @@ def save_preset(request: HttpRequest) -> HttpResponse:
         return _form(request, launch_form.typed(request.POST), shown)
 
 
-@login_required
-@require_POST
+@post_view
 def remove_preset(request: HttpRequest, pk: int) -> HttpResponse:
     user = person(request)
     require(user, Deed.PRESETS)
@@ -172,8 +169,7 @@ def _cards(node: str) -> dict[str, Any]:
     return {"nodes": nodes, "node": node, "gpus": present.filter(node__name=node), "closed": closed}
 
 
-@login_required
-@require_GET
+@page_view
 def cards(request: HttpRequest) -> HttpResponse:
     """The GPUs of ?node=, to choose from."""
     context = _cards(request.GET.get("node", "")) | {"values": {"gpu_count": 1}, "errors": {}, "gpu_count": GPU_COUNT}
@@ -200,8 +196,7 @@ def _recent(request: HttpRequest) -> list[Container]:
     return list(seen.values())[:RECENT]
 
 
-@login_required
-@require_GET
+@page_view
 def suggestion(request: HttpRequest) -> JsonResponse:
     """A quota from what runs like this one really took: {"size", "text"}, or {} if too few of them have shown it."""
     image = request.GET.get("image", "").strip()
@@ -225,8 +220,7 @@ def _told(found: peaks.Peak) -> str:
     return text
 
 
-@login_required
-@require_POST
+@post_view
 def forecast(request: HttpRequest) -> JsonResponse:
     """What the scheduler says would become of it now: {"text"}, empty while nothing sensible is asked; or {"again"}."""
     try:
@@ -265,8 +259,7 @@ def _for_people(text: str, node: Node | None, why: str) -> str:
     return f"Would go to {node.name}. {why} {text}" if why else f"On {node.name}: {text}"
 
 
-@login_required
-@require_POST
+@post_view
 def body(request: HttpRequest) -> JsonResponse:
     """The form as a launch over REST and as one by the command line, to be copied: {"body", "cli"}."""
     try:

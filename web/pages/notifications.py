@@ -7,18 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_POST
 
-from web.errors import Problem, invalid
+from web.errors import invalid
 from web.models import Happening, Receiver, Rule, Severity, Silence
-from web.pages.frame import person, refusal, show
+from web.pages.frame import action_view, page_view, person, refresh, show
 from web.pages.text import HAPPENINGS
 from web.people.roles import Deed, rights_of
 from web.services import notifying
@@ -29,8 +26,7 @@ SHOWN = 50  # deliveries
 Done = tuple[str, Callable[[], Any]]  # what to say of it, and what does it
 
 
-@login_required
-@require_GET
+@page_view
 def page(request: HttpRequest) -> HttpResponse:
     if not rights_of(person(request)).may(Deed.NOTIFY):
         return redirect(f"{reverse('me')}#notifications")
@@ -58,20 +54,16 @@ def wishes(user: User) -> dict[str, Any]:
     }
 
 
-@login_required
-@require_POST
+@action_view
 def mine(request: HttpRequest) -> HttpResponse:
-    def save() -> None:
-        form = request.POST
-        wish = {"browser": "browser" in form, "happenings": form.getlist("happenings")}
-        wish |= {"goes_on_minutes": _number(form, "goes_on_minutes"), "mail": "mail" in form}
-        notifying.set_wish(person(request), wish)
-
-    return _answer(request, "Saved: so you are told from now on.", save)
+    form = request.POST
+    wish = {"browser": "browser" in form, "happenings": form.getlist("happenings")}
+    wish |= {"goes_on_minutes": _number(form, "goes_on_minutes"), "mail": "mail" in form}
+    notifying.set_wish(person(request), wish)
+    return refresh(request, "Saved: so you are told from now on.")
 
 
-@login_required
-@require_POST
+@action_view
 def act(request: HttpRequest, what: str, pk: int = 0, action: str = "add") -> HttpResponse:
     """`what`: receivers, rules or silences; `action`: add, change, remove or test."""
     user, form = person(request), request.POST
@@ -90,17 +82,9 @@ def act(request: HttpRequest, what: str, pk: int = 0, action: str = "add") -> Ht
     }  # fmt: skip
     if (what, action) not in deeds or (action == "add") == bool(pk):
         raise Http404
-    return _answer(request, *deeds[what, action])
-
-
-def _answer(request: HttpRequest, said: str, do: Callable[[], Any]) -> HttpResponse:
-    """Refused: a word about it, and what was typed stays. Done: the page anew, which says so."""
-    try:
-        do()
-    except Problem as problem:
-        return refusal(request, problem)
-    messages.success(request, said)
-    return HttpResponse(status=204, headers={"HX-Refresh": "true"})
+    said, do = deeds[what, action]
+    do()
+    return refresh(request, said)
 
 
 def _receiver(form: QueryDict) -> dict[str, Any]:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.gzip import gzip_page
-from django.views.decorators.http import require_GET, require_POST
 
-from web.errors import Problem
 from web.history import samples
 from web.models import Gpu, Node
 from web.pages import table
-from web.pages.frame import answer, person, refusal, show
+from web.pages.frame import action_view, answer, page_view, person, show
 from web.people.roles import Deed, outdated, rights_of
 from web.services import steering
 
 
 @gzip_page  # fifty rows are 70 kB, and 6 kB compressed
-@login_required
-@require_GET
+@page_view
 def dashboard(request: HttpRequest) -> HttpResponse:
     user = person(request)
     rights, node = rights_of(user), Node.here()
@@ -36,27 +32,21 @@ def dashboard(request: HttpRequest) -> HttpResponse:
 
 
 @gzip_page
-@login_required
-@require_GET
+@page_view
 def rows(request: HttpRequest) -> HttpResponse:
     return render(request, "parts/rows.html", {"page": table.page(person(request), request.GET)})
 
 
 @gzip_page
-@login_required
-@require_GET
+@page_view
 def last_hour(request: HttpRequest, uuid: str) -> JsonResponse:
     return JsonResponse(samples.card(get_object_or_404(Gpu, uuid=uuid)))
 
 
-@login_required
-@require_POST
+@action_view
 def compute(request: HttpRequest, uuid: str) -> HttpResponse:
     """How containers share a GPU: ?compute=turns or shared."""
     mode = request.POST.get("compute", "")
     before = Gpu.objects.filter(uuid=uuid).values_list("compute", flat=True).first()
     undo = {"act": "compute", "id": f"gpus/{uuid}", "fields": {"compute": before}} if before != mode else None
-    try:
-        return answer(request, steering.set_compute(person(request), uuid, mode), undo)
-    except Problem as problem:
-        return refusal(request, problem)
+    return answer(request, steering.set_compute(person(request), uuid, mode), undo)

@@ -6,19 +6,17 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.gzip import gzip_page
-from django.views.decorators.http import require_GET
 
 from web.errors import invalid
 from web.history import incidents, samples
 from web.history.marks import marks
 from web.models import Container, Gpu, Node
-from web.pages.frame import person, show
+from web.pages.frame import page_view, person, show
 from web.people.roles import steered_by
 from web.spec import periods
 
@@ -29,8 +27,7 @@ OPENED = 10  # failures whose last lines are there without a click
 WITH_OUTPUT = {incidents.Kind.FAILED, incidents.Kind.KILLED, incidents.Kind.EXITED}
 
 
-@login_required
-@require_GET
+@page_view
 def replay(request: HttpRequest) -> HttpResponse:
     """?until= (seconds since the epoch; now if it is left out) and ?hours=, one of LENGTHS. Nonsense shows a day.
 
@@ -83,8 +80,7 @@ def _period(request: HttpRequest) -> dict[str, Any]:
 
 
 @gzip_page
-@login_required
-@require_GET
+@page_view
 def incidents_of(request: HttpRequest) -> HttpResponse:
     """What went wrong in ?hours= up to ?until=, as for `replay`: of ?kind=, of ?person= (a user name), on ?gpu=.
 
@@ -133,8 +129,7 @@ def _people(chosen: str) -> list[str]:
 
 
 @gzip_page
-@login_required
-@require_GET
+@page_view
 def day(request: HttpRequest, uuid: str) -> JsonResponse:
     """24 hours, or ?hours=, up to ?until= (seconds since the epoch; now if left out), and what is marked in them."""
     gpu = get_object_or_404(Gpu, uuid=uuid)
@@ -148,8 +143,7 @@ def day(request: HttpRequest, uuid: str) -> JsonResponse:
     return JsonResponse(samples.holders(gpu, start, until) | {"marks": marks(gpu, start, until)})
 
 
-@login_required
-@require_GET
+@page_view
 def moment(request: HttpRequest, uuid: str) -> JsonResponse:
     """Who held what at ?at= (seconds since the epoch; now if it is left out)."""
     gpu = get_object_or_404(Gpu, uuid=uuid)

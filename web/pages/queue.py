@@ -8,16 +8,12 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
-from django.views.decorators.http import require_GET, require_POST
 
-from web.errors import Problem
 from web.models import Container, Node, Planned
-from web.pages.frame import answer, person, refusal, show
+from web.pages.frame import action_view, answer, page_view, person, refresh, show
 from web.people.roles import Deed, rights_of
 from web.services import planning, steering
 from web.spec.written import number
@@ -26,8 +22,7 @@ PER_PAGE = 50
 ENDED = 20
 
 
-@login_required
-@require_GET
+@page_view
 def queue(request: HttpRequest) -> HttpResponse:
     node = Node.here()
     rights = rights_of(person(request))
@@ -54,8 +49,7 @@ def _planned(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-@login_required
-@require_POST
+@action_view
 def steer(request: HttpRequest, pk: UUID, action: str) -> HttpResponse:
     """`action`: hold, release, cancel, again, or edit, with another `at_once`. Done: the page anew, which says so."""
     planned = get_object_or_404(Planned.objects.select_related("owner"), pk=pk)
@@ -73,24 +67,16 @@ def steer(request: HttpRequest, pk: UUID, action: str) -> HttpResponse:
     if action not in deeds:
         raise Http404
     said, do = deeds[action]
-    try:
-        do()
-    except Problem as problem:
-        return refusal(request, problem)
-    messages.success(request, said)
-    return HttpResponse(status=204, headers={"HX-Refresh": "true"})
+    do()
+    return refresh(request, said)
 
 
-@login_required
-@require_POST
+@action_view
 def reorder(request: HttpRequest) -> HttpResponse:
     """The containers in their new order, all of those that wait."""
     undo = queue_as_it_is()
     ids = [pk for text in request.POST.getlist("id") for pk in text.split(",")]
-    try:
-        return answer(request, steering.reorder(person(request), ids), undo=undo)
-    except Problem as problem:
-        return refusal(request, problem)
+    return answer(request, steering.reorder(person(request), ids), undo=undo)
 
 
 def queue_as_it_is() -> dict[str, Any]:
@@ -99,12 +85,8 @@ def queue_as_it_is() -> dict[str, Any]:
     return {"act": "reorder", "id": "queue", "fields": {"id": ",".join(order)}}
 
 
-@login_required
-@require_POST
+@action_view
 def policy(request: HttpRequest) -> HttpResponse:
     node = Node.here()
     undo = {"act": "policy", "id": "queue", "fields": {"policy": node.policy}} if node else None
-    try:
-        return answer(request, steering.set_policy(person(request), request.POST.get("policy", "")), undo=undo)
-    except Problem as problem:
-        return refusal(request, problem)
+    return answer(request, steering.set_policy(person(request), request.POST.get("policy", "")), undo=undo)

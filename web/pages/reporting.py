@@ -5,22 +5,19 @@ from __future__ import annotations
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
-from django.views.decorators.http import require_GET
 
 from web.errors import Problem
 from web.history import peaks, reports
 from web.models import Node
-from web.pages.frame import person, show
+from web.pages.frame import page_view, person, show
 from web.spec import periods
 
 GROUPINGS = {name: name.capitalize() for name in reports.GROUPINGS}
 
 
-@login_required
-@require_GET
+@page_view
 def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """?from=&to= (dates, both included) or ?preset=, ?group_by=, ?format=csv; of everybody, unless ?mine=1."""
     today = timezone.localdate()

@@ -12,11 +12,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods
 
 from web.audit import reading, verified
 from web.errors import Problem
-from web.pages.frame import person, show
+from web.pages.frame import page_view, person, show
 from web.people.roles import Deed, require
 from web.services import auditing
 from web.spec import periods
@@ -26,8 +26,7 @@ LONGEST = 2000  # characters of an entry's details that a page shows; REST has a
 
 
 @never_cache
-@login_required
-@require_GET
+@page_view
 def page(request: HttpRequest) -> HttpResponse:
     """?person=, ?name=, ?from= and ?to= (dates, both included), ?before= (an entry's id)."""
     try:

@@ -6,19 +6,17 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_GET, require_POST
 
 from web.errors import Problem, invalid, not_found
 from web.history import reports
 from web.models import Scope, SshKey, Token
 from web.pages import notifications, table
-from web.pages.frame import host_of, person, show
+from web.pages.frame import host_of, page_view, person, post_view, show
 from web.pages.people import limits
 from web.people import passwords, ssh_keys, tokens
 from web.people.roles import groups_besides_role
@@ -35,8 +33,7 @@ LASTS = {  # seconds, as a form sends them
 
 
 @never_cache
-@login_required
-@require_GET
+@page_view
 def page(request: HttpRequest) -> HttpResponse:
     return _page(request)
 
@@ -69,8 +66,7 @@ def _tokens(request: HttpRequest) -> dict[str, Any]:
 
 
 @never_cache
-@login_required
-@require_POST
+@post_view
 def make_token(request: HttpRequest) -> HttpResponse:
     """The list of tokens with the new one's key, which is shown this once."""
     seconds = request.POST.get("expires_in", "")
@@ -89,8 +85,7 @@ def make_token(request: HttpRequest) -> HttpResponse:
 
 
 @never_cache
-@login_required
-@require_POST
+@post_view
 def end_token(request: HttpRequest, pk: int) -> HttpResponse:
     token = Token.objects.filter(user=person(request), pk=pk).first()
     if token is None:
@@ -110,8 +105,7 @@ def _keys(request: HttpRequest) -> dict[str, Any]:
 
 
 @never_cache
-@login_required
-@require_POST
+@post_view
 def add_key(request: HttpRequest) -> HttpResponse:
     try:
         asked = {name: request.POST.get(name, "") for name in ("key", "name")}
@@ -122,8 +116,7 @@ def add_key(request: HttpRequest) -> HttpResponse:
 
 
 @never_cache
-@login_required
-@require_POST
+@post_view
 def remove_key(request: HttpRequest, pk: int) -> HttpResponse:
     key = SshKey.objects.filter(user=person(request), pk=pk).first()
     if key is None:
@@ -135,8 +128,7 @@ def remove_key(request: HttpRequest, pk: int) -> HttpResponse:
 
 @sensitive_post_parameters()
 @never_cache
-@login_required
-@require_POST
+@post_view
 def password(request: HttpRequest) -> HttpResponse:
     given = {name: request.POST.get(name, "") for name in ("old", "new", "again")}
     try:
