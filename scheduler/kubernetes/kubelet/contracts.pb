@@ -102,40 +102,6 @@ deviceName$
 	DRAPlugin‘
 NodePrepareResources;.k8s.io.kubelet.pkg.apis.dra.v1.NodePrepareResourcesRequest<.k8s.io.kubelet.pkg.apis.dra.v1.NodePrepareResourcesResponse—
 NodeUnprepareResources=.k8s.io.kubelet.pkg.apis.dra.v1.NodeUnprepareResourcesRequest>.k8s.io.kubelet.pkg.apis.dra.v1.NodeUnprepareResourcesResponsebproto3
-ü
-dra_v1beta1.proto#k8s.io.kubelet.pkg.apis.dra.v1beta1"K
-Claim
-	namespace (	R	namespace
-uid (	Ruid
-name (	Rname"a
-NodePrepareResourcesRequestB
-claims (2*.k8s.io.kubelet.pkg.apis.dra.v1beta1.ClaimRclaims"‚
-NodePrepareResourcesResponsee
-claims (2M.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodePrepareResourcesResponse.ClaimsEntryRclaims{
-ClaimsEntry
-key (	RkeyV
-value (2@.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodePrepareResourceResponseRvalue:8"z
-NodePrepareResourceResponseE
-devices (2+.k8s.io.kubelet.pkg.apis.dra.v1beta1.DeviceRdevices
-error (	Rerror"‘
-Device#
-request_names (	RrequestNames
-	pool_name (	RpoolName
-device_name (	R
-deviceName$
-cdi_device_ids (	RcdiDeviceIds"c
-NodeUnprepareResourcesRequestB
-claims (2*.k8s.io.kubelet.pkg.apis.dra.v1beta1.ClaimRclaims"ˆ
-NodeUnprepareResourcesResponseg
-claims (2O.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodeUnprepareResourcesResponse.ClaimsEntryRclaims}
-ClaimsEntry
-key (	RkeyX
-value (2B.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodeUnprepareResourceResponseRvalue:8"5
-NodeUnprepareResourceResponse
-error (	Rerror2Í
-	DRAPlugin›
-NodePrepareResources@.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodePrepareResourcesRequestA.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodePrepareResourcesResponse¡
-NodeUnprepareResourcesB.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodeUnprepareResourcesRequestC.k8s.io.kubelet.pkg.apis.dra.v1beta1.NodeUnprepareResourcesResponsebproto3
 ”
 pod_resources.protov1"
 ListPodResourcesRequest"Q

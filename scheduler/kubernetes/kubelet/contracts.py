@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.descriptor import ServiceDescriptor
 
 REGISTRATION = "pluginregistration.Registration"
@@ -22,7 +22,11 @@ DRA = {
 }
 
 _pool = descriptor_pool.DescriptorPool()
-_files = descriptor_pb2.FileDescriptorSet.FromString(Path(__file__).with_name("contracts.pb").read_bytes()).file
+_written = Path(__file__).with_name("contracts.pb").read_bytes()
+_files = list(descriptor_pb2.FileDescriptorSet.FromString(_written).file)
+# The beta's messages are those of v1, in a package of another name; lengths of names stand in the bytes, so by text.
+_v1 = next(file for file in _files if file.package.endswith(".dra.v1"))
+_files.append(text_format.Parse(str(_v1).replace("dra.v1", "dra.v1beta1").replace("dra_v1", "dra_v1beta1"), type(_v1)()))
 for _file in _files:
     _pool.Add(_file)
 # Made once and kept: protobuf's own list of classes is a weak one, and has outlived them (protobuf#12047).
