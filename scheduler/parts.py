@@ -1,15 +1,16 @@
-"""The parts of a scheduler that run in the background: their names, and how often each is called.
+"""What a scheduler has running in the background: its parts, by name, with how often each is called; and single tasks.
 
-What fails is logged and starts again. Standard library only: a part may look its own period up.
+A part that fails is logged and starts again. Standard library only: a part may look its own period up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +57,45 @@ class Part:
             await asyncio.sleep(pause)
 
 
-@asynccontextmanager
-async def running(parts: Iterable[Part]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(part.keep_going(), name=part.name) for part in parts]
-    try:
-        yield
-    finally:
+class Background(set[asyncio.Task[Any]]):
+    """Tasks that nobody awaits: kept until they end, as an event loop keeps none; what one raises is logged."""
+
+    def begin(self, what: Coroutine[Any, Any, Any], name: str | None = None) -> None:
+        self.keep(asyncio.create_task(what, name=name))
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        self.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("%s failed", task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Cancels them and waits until all have ended."""
+        tasks = list(self)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running(parts: Iterable[Part]) -> AsyncIterator[None]:
+    background = Background()
+    for part in parts:
+        background.begin(part.keep_going(), part.name)
+    try:
+        yield
+    finally:
+        await background.close()
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Waits for the event, and so long at most."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -32,6 +32,7 @@ from scheduler.card.terms import Seen, Terms
 from scheduler.core import turns as core
 from scheduler.core.people.tree import Tree
 from scheduler.core.turns import Mode, Rules, Standing, Turns
+from scheduler.parts import Background, is_set_within
 from web.errors import Problem
 from web.logs import ById
 
@@ -63,7 +64,7 @@ class TurnPlayer:
         guardian.report_loss(self._unguarded)
         self._parts: dict[str, Part] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._later: set[asyncio.Task[None]] = set()
+        self._later = Background()
         self._closing = False
         self._prepared = 0
         self._groups = Groups()
@@ -199,14 +200,10 @@ class TurnPlayer:
     async def settled(self, container: str) -> bool:
         """Waits until nothing of it is locked; whether that is so. Only one that is barred stays so."""
         part = self._part(container)
-        try:
-            async with asyncio.timeout(LOCK_WITHIN + UNLOCK_WITHIN):
-                if part is not None:
-                    await part.quiet.wait()
-        except TimeoutError:
-            log.warning("container %s does not answer, and something of it stays locked for now", ById(container))
-            return False
-        return True
+        if part is None or await is_set_within(part.quiet, LOCK_WITHIN + UNLOCK_WITHIN):
+            return True
+        log.warning("container %s does not answer, and something of it stays locked for now", ById(container))
+        return False
 
     def see(self, computing: Mapping[str, Seen]) -> None:
         """Who computes, and on which of its cards; none: it rests. And looks for new processes of the stopped."""
@@ -279,10 +276,7 @@ class TurnPlayer:
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
-        later = list(self._later)
-        for task in later:
-            task.cancel()
-        await asyncio.gather(*later, return_exceptions=True)  # what one of them was starting is ended by then
+        await self._later.close()  # what one of them was starting is ended by then
         leaving = [asyncio.create_task(part.let_go()) for part in self._parts.values()]
         if leaving:
             await asyncio.wait(leaving, timeout=CLOSING)
@@ -394,6 +388,4 @@ class TurnPlayer:
         if self._closing:
             what.close()
             return
-        task = asyncio.create_task(what, name="turns")
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        self._later.begin(what, "turns")

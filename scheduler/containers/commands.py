@@ -27,6 +27,7 @@ from scheduler.containers.terminator import Terminator
 from scheduler.core.effects import Refused
 from scheduler.core.events import PolicyChanged
 from scheduler.engines.base import EngineAway, EngineError
+from scheduler.parts import is_set_within
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
 from scheduler.store import pending_placements
@@ -82,10 +83,7 @@ class Commands:
         while True:
             try:
                 await self._take()
-                async with asyncio.timeout(LOOK_EVERY):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+                await is_set_within(self._wake, LOOK_EVERY)
             except DatabaseError as error:
                 log.error("the commands cannot be read: %s", error)
                 await asyncio.sleep(LOOK_EVERY)

@@ -9,7 +9,6 @@ other: its command is carried out by commands.py.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import logging
 from collections.abc import Callable, Iterable
@@ -28,6 +27,7 @@ from scheduler.core.planned import order
 from scheduler.core.planned.conditions import awaited, begins, impossible
 from scheduler.core.planned.order import Candidate, Queue, Start, Started
 from scheduler.core.planned.progress import End, Progress, next_look, next_run
+from scheduler.parts import is_set_within
 from scheduler.shared import SharedParts
 from scheduler.store import planned_runs
 from scheduler.store.planned_runs import Never, Plan
@@ -92,9 +92,7 @@ class Planner:
                 self._read, self._began = True, False  # what was heard meanwhile is asked for anew
                 await asyncio.sleep(AGAIN)
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
-                    await self._woken.wait()
+            await is_set_within(self._woken, self._pause())
 
     def _pause(self) -> float:
         """Seconds until it is looked again without any hint: one may be lost, and time passes."""

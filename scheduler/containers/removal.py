@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from django.db import DatabaseError
@@ -10,6 +9,7 @@ from django.db import DatabaseError
 from scheduler import clock
 from scheduler.containers.intents import Intents
 from scheduler.engines.base import Engine, EngineError
+from scheduler.parts import Background
 from scheduler.store import Store
 from web.logs import ById
 from web.models import Container
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class Removal:
     def __init__(self, engine: Engine, intents: Intents, store: Store) -> None:
         self._engine, self._intents, self._store = engine, intents, store
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way = Background()
 
     async def remove(self, row: Container) -> None:
         """Raises EngineError or DatabaseError."""
@@ -34,9 +34,7 @@ class Removal:
 
     def begin(self, id_: str, engine_id: str) -> None:
         """Of one that was to be removed when done. If it fails it is tried again (garbage_collection.py)."""
-        task = asyncio.create_task(self._remove_quietly(id_, engine_id))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._under_way.begin(self._remove_quietly(id_, engine_id))
 
     async def _remove_quietly(self, id_: str, engine_id: str) -> None:
         try:

@@ -37,6 +37,7 @@ from scheduler.core.events import STAYS, ActivityDetected, CameBack, MoveBegun, 
 from scheduler.core.moves import Action
 from scheduler.core.state import Mode, Stage
 from scheduler.engines.base import EngineError
+from scheduler.parts import Background
 from scheduler.sessions.live_containers import LiveContainer, Session
 from scheduler.shared import SharedParts
 from web.errors import Problem
@@ -75,7 +76,7 @@ class Swapping:
         self.budget = host_memory_budget.available() // 2 if asked is None else asked
         self.speeds, self.moved = Speeds({}), moved
         self._transfer = asyncio.Lock()  # taken after `LiveContainer.moving`
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way = Background()
         self._due: dict[str, asyncio.TimerHandle] = {}  # container → when it is settled next
         self.why_not = "The scheduler is starting."
 
@@ -104,9 +105,7 @@ class Swapping:
     async def close(self) -> None:
         for due in self._due.values():
             due.cancel()
-        for task in self._under_way:
-            task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self._under_way.close()
         await self._card.close()
 
     # ---- asked for ----
@@ -263,9 +262,7 @@ class Swapping:
     # ---- what is begun comes to its end ----
 
     def _begin(self, what: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(what, name="swapping")
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._under_way.begin(what, "swapping")
 
     def _later(self, live: LiveContainer, after: float = AGAIN) -> None:
         if due := self._due.get(live.id):

@@ -18,6 +18,7 @@ from scheduler.card.turns import TurnPlayer
 from scheduler.containers.intents import Intents
 from scheduler.core.events import ContainerKilled
 from scheduler.engines.base import EngineError
+from scheduler.parts import is_set_within
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
 from web.errors import Problem
@@ -82,11 +83,8 @@ class Terminator:
         await self._intents.durable()
         self._broker.tell(ContainerKilled(self._broker.now(), live.id))  # its waiting calls are rejected from now on
         await self._engine.kill(live.engine_id, grace=grace)
-        try:
-            async with asyncio.timeout(SEEN_WITHIN):
-                await live.end.wait()
-        except TimeoutError:
-            raise Problem("still_running", "It was killed, but the engine still shows it running.", 409) from None
+        if not await is_set_within(live.end, SEEN_WITHIN):
+            raise Problem("still_running", "It was killed, but the engine still shows it running.", 409)
 
     def _want(self, live: LiveContainer, grace: float, pause: float) -> None:
         if live.id not in self._wanted:

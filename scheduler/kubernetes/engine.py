@@ -20,6 +20,7 @@ from scheduler.engines.changes import Changes
 from scheduler.engines.docker.mounting.runs import folder_of, place_of
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from scheduler.kubernetes.freezer import Freezer
+from scheduler.parts import is_set_within
 
 MEMORY_STAYS = "Memory of a pod stays on its card: in host memory it would count as the pod's own."
 UNKNOWN = "Kubernetes has given it back; how its programs ended, kubectl tells."
@@ -136,9 +137,7 @@ class KubernetesEngine:
         await self._claims.end_pods(engine_id, grace)
         with contextlib.suppress(EngineError):  # version 1 of control groups ends nobody who is frozen
             await asyncio.to_thread(self._thaw, engine_id)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                await ended.wait()
+        await is_set_within(ended, grace)
 
     async def add_memory(self, engine_id: str, extra: int) -> None:
         raise EngineError(MEMORY_STAYS, code="not_supported")

@@ -4,7 +4,6 @@ what other hosts have counted; what it counts is written each minute and at the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from django.db import DatabaseError
@@ -13,6 +12,7 @@ from scheduler.core.events import Forgiven, LedgerRestored, PeopleChanged, Usage
 from scheduler.core.people.ledger import Account, accounts, decayed
 from scheduler.core.people.standing import standings
 from scheduler.core.people.tree import Tree
+from scheduler.parts import is_set_within
 from scheduler.sessions.broker import Broker
 from scheduler.store import Store
 from scheduler.store.usage import Given
@@ -51,9 +51,7 @@ class FairShare:
 
     async def run(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(MINUTE):
-                    await self._woken.wait()
+            await is_set_within(self._woken, MINUTE)
             self._woken.clear()
             await self._hear()
             self.write()

@@ -8,7 +8,6 @@ and goes on while the host sleeps: so it lasts as long as it was meant to, whate
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from scheduler.core import reserved
 from scheduler.core.events import ReservesChanged
 from scheduler.core.reserved import giving
 from scheduler.core.state import Reserve, State
+from scheduler.parts import is_set_within
 from scheduler.sessions.broker import Broker
 from scheduler.store import Store
 from web.services.booked.reservations import Due
@@ -51,9 +51,7 @@ class Reservations:
 
     async def run(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARS):
-                    await self._woken.wait()
+            await is_set_within(self._woken, HEARS)
             self._woken.clear()
             await self._hear()
 

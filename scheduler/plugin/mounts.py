@@ -28,6 +28,7 @@ from scheduler.containers import placement
 from scheduler.containers.registry import Containers, as_live_container, as_problem
 from scheduler.containers.terminator import Terminator
 from scheduler.engines.base import Condition, EngineError, MountUser, Run, Status
+from scheduler.parts import Background
 from scheduler.plugin.folders import Folders, take_tree_away
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.shared import SharedParts
@@ -76,7 +77,7 @@ class Mounts:
         self._under_way: dict[str, asyncio.Task[Path]] = {}
         self._unanswered: set[str] = set()  # mountings that the database may have, and whose commit had no answer
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._began = clock.wall()
         if self._mountings is not None:
             self._mountings.report_to(self._found_out)
@@ -187,7 +188,7 @@ class Mounts:
                 await take_tree_away(copy)
         elif self._lives(known.id):
             known.on = False
-            self._later(self._look_at(known))
+            self._background.begin(self._look_at(known))
         else:
             del self._known[mount]
 
@@ -208,7 +209,7 @@ class Mounts:
 
     def _found_out(self, id_: str, about: Mapping[str, Any]) -> None:
         if (live := self._containers.find(id_)) is not None:
-            self._later(self._write_down(live, about, begins=live.started_at is None))
+            self._background.begin(self._write_down(live, about, begins=live.started_at is None))
 
     async def _write_down(self, live: LiveContainer, about: Mapping[str, Any], *, begins: bool) -> None:
         """What is written last says that the rest was done: who is killed before that does it all again."""
@@ -234,15 +235,13 @@ class Mounts:
 
     async def close(self) -> None:
         """What was begun ends; `run` may have failed, and have begun again, meanwhile."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
 
     async def _look_at_all(self) -> None:
         self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}
         await self._call_off_unanswered()
         for id_ in self._folders.left_by({known.id for known in self._known.values()}):
-            self._later(self._folders.take_away(id_))
+            self._background.begin(self._folders.take_away(id_))
         broke_off = self._mountings.restarted_at if self._mountings else 0.0
         for known in list(self._known.values()):
             waited = clock.wall() - (self._began if known.inherited else known.since)
@@ -331,11 +330,6 @@ class Mounts:
         place = self._copy_place(mount)
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         return place
-
-    def _later(self, what: Any) -> None:
-        task = asyncio.create_task(what)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 async def _all_end(live_containers: Sequence[LiveContainer], within: float) -> bool:

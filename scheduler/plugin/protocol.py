@@ -19,6 +19,8 @@ from typing import Any
 
 import h11
 
+from scheduler.parts import Background
+
 log = logging.getLogger(__name__)
 
 Call = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]  # its name and what it says → the answer
@@ -43,7 +45,7 @@ class PluginServer:
     def __init__(self, path: Path, call: Call) -> None:
         self._path, self._call = path, call
         self._places = asyncio.Semaphore(MOST)
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = Background()
 
     async def run(self) -> None:
         """Until cancelled. Raises OSError if the socket cannot be made."""
@@ -54,8 +56,8 @@ class PluginServer:
                     await self._places.acquire()
                     sock, _ = await loop.sock_accept(listener)
                     task = asyncio.create_task(self._serve(sock))
-                    self._connections.add(task)
-                    task.add_done_callback(self._ended)
+                    self._connections.keep(task)
+                    task.add_done_callback(lambda _: self._places.release())
             finally:
                 for task in self._connections:
                     task.cancel()
@@ -66,10 +68,6 @@ class PluginServer:
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._connections.discard(task)
-        self._places.release()
 
     def _listen(self) -> socket.socket:
         """Over the socket of a scheduler that was killed, if there is one."""

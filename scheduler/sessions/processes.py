@@ -14,11 +14,12 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from scheduler import clock
 from scheduler.gpus import uuid_bytes
+from scheduler.parts import Background
 from scheduler.sessions import lease_pages, server
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.connection import Connection
@@ -59,7 +60,7 @@ class Sessions:
         self._withheld: dict[Connection, str] = {}  # whose first call is not heard yet → its container
         self._held: dict[str, deque[Connection]] = {}  # container → who is heard when one of its calls is answered
         self._looks = Looks()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking = Background()
         self._ids = itertools.count(1)
         self._since = int(clock.boot() * os.sysconf("SC_CLK_TCK"))
 
@@ -90,7 +91,7 @@ class Sessions:
             self._meet(live, connection, program, None)
         else:
             connection.hold()
-            self._look(self._find_page(live, connection, program, frame))
+            self._looking.begin(self._find_page(live, connection, program, frame))
 
     def _is_anothers(self, live: LiveContainer, pid: int) -> bool:
         """Whether this process runs in another container than who connected: the pid has passed on."""
@@ -105,11 +106,6 @@ class Sessions:
         """It has ended, or is being ended: not only to be, since who is refused may end before that is durable."""
         known = self._broker.state.containers.get(live.id)
         return live.finished or (known.killed if known else live.killed)
-
-    def _look(self, looking: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(looking)
-        self._looking.add(task)
-        task.add_done_callback(self._looking.discard)
 
     async def _find_page(self, live: LiveContainer, connection: Connection, program: Program, hello: Frame) -> None:
         """A process of before this scheduler's start that the take-over did not find may have its page all the same."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
@@ -11,6 +10,7 @@ import pynvml
 
 from scheduler import clock
 from scheduler.gpus import Gpus
+from scheduler.parts import is_set_within
 from scheduler.sessions.live_containers import Session
 
 log = logging.getLogger(__name__)
@@ -35,15 +35,10 @@ class Reaper:
     async def run(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            await self._more.wait() if not self._dying else await self._sleep(pause)
+            await self._more.wait() if not self._dying else await is_set_within(self._more, pause)
             pause = FIRST_PAUSE if self._more.is_set() else min(2 * pause, LONGEST_PAUSE)
             self._more.clear()
             await self._look()
-
-    async def _sleep(self, pause: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._more.wait()
 
     async def _look(self) -> None:
         # Only those who died before the look: a later death may not show in it yet.

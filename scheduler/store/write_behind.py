@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.db import DataError, Error, IntegrityError, OperationalError, models, transaction
 
+from scheduler.parts import is_set_within
 from scheduler.store import node_lease, node_snapshot
 from scheduler.store.batches import Batch, parts_of, write_batch
 from scheduler.store.database import Database, Here
@@ -195,9 +196,7 @@ class WriteBehind:
             await self._dirty.wait()
             try:
                 await self._flush_and_keep()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PAUSE):
-                        await self._awaited.wait()
+                await is_set_within(self._awaited, PAUSE)
             except Error as error:
                 log.error("the database does not take what is to be written, trying again: %s", error)
                 await asyncio.sleep(RETRY)

@@ -27,6 +27,7 @@ from scheduler.containers.consoles.viewer import KINDS, Viewer
 from scheduler.core.events import ActivityDetected
 from scheduler.engines.base import Attached, Engine, EngineError
 from scheduler.pace import Pace
+from scheduler.parts import Background, is_set_within
 from scheduler.sessions.broker import Broker
 from web.console.frames import (
     PAYLOAD_LIMIT,
@@ -67,9 +68,7 @@ class Console:
     async def run(self) -> None:
         """Until the container has written its last."""
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST):
-                    await self._came.wait()
+            await is_set_within(self._came, FIRST)
             while not self._ended:
                 output, data = await self.attached.read()
                 if data:
@@ -120,7 +119,7 @@ class Consoles:
         self._engine, self._broker, self._home = engine, broker, home
         self._consoles: dict[str, Console] = {}
         self._finding = WeakValueDictionary[str, asyncio.Lock]()  # by container: Docker may take seconds for one
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Background()
         self._stirred: dict[str, float] = {}  # container whose memory is away → when that was last reported
 
     async def open(self) -> None:
@@ -137,15 +136,13 @@ class Consoles:
 
     async def close(self) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def hold(self, container: str, engine_id: str) -> Console:
         """Attaches to a container for the rest of its life. Raises EngineError."""
         console = Console(await self._engine.attach(engine_id))
         self._consoles[container] = console
-        self._keep(asyncio.create_task(self._run(container, console)))
+        self._tasks.begin(self._run(container, console))
         return console
 
     async def _run(self, container: str, console: Console) -> None:
@@ -162,7 +159,7 @@ class Consoles:
             writer.close()
             return
         if task := asyncio.current_task():
-            self._keep(task)
+            self._tasks.keep(task)
         # Cancelled, we stop: asyncio's streams would log that as a fault, with a traceback.
         with contextlib.suppress(asyncio.CancelledError):
             await self._answer(Line(reader, writer))
@@ -235,7 +232,3 @@ class Consoles:
         if live is None or live.finished or not live.engine_id:
             raise Problem("container_ended", "The container has ended.", 409)
         return live.engine_id
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -40,6 +40,7 @@ from scheduler.engines.process.found import Found, Running
 from scheduler.engines.process.keeper import boot_id, is_starting, keep_room, write_json
 from scheduler.engines.process.taken import cannot_start, check_fields, check_image
 from scheduler.engines.runtime_environment import RuntimeEnvironment, environment
+from scheduler.parts import Background, is_set_within
 from web.logs import ById
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class ProcessEngine:
         self._keepers: dict[str, tuple[int, int]] = {}  # container → pid and start of its keeper
         self._watched: dict[str, int] = {}  # container → pidfd of its keeper
         self._looking: asyncio.Task[None] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = Background()
 
     @property
     def folder(self) -> Path:
@@ -105,9 +106,7 @@ class ProcessEngine:
                 await self._looking
         for id_ in list(self._watched):
             self._unwatch(id_)
-        for task in self._ending:
-            task.cancel()
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._ending.close()
         self._changes.close()
 
     async def image_labels(self, image: str, progress: Progress | None = None) -> Mapping[str, str]:
@@ -320,9 +319,7 @@ class ProcessEngine:
 
     def _keeper_ended(self, engine_id: str) -> None:
         self._unwatch(engine_id)
-        task = asyncio.create_task(self._tell_end(engine_id))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending.begin(self._tell_end(engine_id))
 
     async def _tell_end(self, engine_id: str) -> None:
         with contextlib.suppress(EngineError):  # the kernel holds it: a regular look will see its end
@@ -378,11 +375,7 @@ async def _ended(running: Running, within: float) -> bool:
     ended = asyncio.Event()
     loop.add_reader(pidfd, ended.set)
     try:
-        async with asyncio.timeout(within):
-            await ended.wait()
-    except TimeoutError:
-        return False
+        return await is_set_within(ended, within)
     finally:
         loop.remove_reader(pidfd)
         os.close(pidfd)
-    return True

@@ -26,7 +26,8 @@ _written = Path(__file__).with_name("contracts.pb").read_bytes()
 _files = list(descriptor_pb2.FileDescriptorSet.FromString(_written).file)
 # The beta's messages are those of v1, in a package of another name; lengths of names stand in the bytes, so by text.
 _v1 = next(file for file in _files if file.package.endswith(".dra.v1"))
-_files.append(text_format.Parse(str(_v1).replace("dra.v1", "dra.v1beta1").replace("dra_v1", "dra_v1beta1"), type(_v1)()))
+_text = str(_v1).replace("dra.v1", "dra.v1beta1").replace("dra_v1", "dra_v1beta1")
+_files.append(text_format.Parse(_text, descriptor_pb2.FileDescriptorProto()))
 for _file in _files:
     _pool.Add(_file)
 # Made once and kept: protobuf's own list of classes is a weak one, and has outlived them (protobuf#12047).

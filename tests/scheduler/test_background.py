@@ -1,0 +1,55 @@
+"""Tasks that nobody awaits, and a wait for an event that has an end (scheduler/parts.py)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from scheduler.parts import Background, is_set_within
+
+
+async def test_a_task_is_kept_until_it_ends() -> None:
+    background, done = Background(), asyncio.Event()
+    background.begin(done.wait())
+    assert len(background) == 1
+    done.set()
+    await asyncio.gather(*background)
+    assert not background
+
+
+async def test_what_a_task_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise OSError("no room")
+
+    background = Background()
+    background.begin(fail(), "a look")
+    await asyncio.gather(*background, return_exceptions=True)
+    assert not background
+    assert "a look failed" in caplog.text
+    assert "no room" in caplog.text
+
+
+async def test_closing_cancels_and_waits_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    cleaned = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(True)
+
+    background = Background()
+    background.begin(work())
+    await asyncio.sleep(0)
+    await background.close()
+    assert cleaned
+    assert not background
+    assert not caplog.text
+
+
+async def test_a_wait_for_an_event_says_whether_it_came() -> None:
+    event = asyncio.Event()
+    assert not await is_set_within(event, 0.001)
+    event.set()
+    assert await is_set_within(event, 0.001)
