@@ -58,11 +58,11 @@ class LaunchBody(PlannedSpec):
     With `queue`, `after`, `begin_at`, `hold` or `sweep` it is planned: the answer is that of planned/{id}/.
     """
 
-    owner = StrictText(required=False, allow_blank=True, default="", max_length=150)
+    owner = StrictText(allow_blank=True, default="", max_length=150)
 
 
 class LogsQuery(Query):
-    follow = serializers.BooleanField(required=False, default=False)
+    follow = serializers.BooleanField(default=False)
     tail = serializers.IntegerField(required=False, min_value=0, max_value=1_000_000, help_text="The last lines only.")
 
 

@@ -97,14 +97,10 @@ class ConstraintsField(serializers.Field[list[str], Any, list[str], Any]):
 
 class ForecastQuery(Query):
     gpu_memory = SizeField(smallest=quotas.LEAST)
-    gpus = serializers.IntegerField(required=False, default=1, min_value=1, max_value=MOST_GPUS)
-    priority = serializers.IntegerField(
-        required=False, default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST
-    )
-    node = serializers.CharField(
-        required=False, allow_blank=True, default="", help_text="Empty: where a launch would go now."
-    )
-    constraints = ConstraintsField(required=False, default=list)
+    gpus = serializers.IntegerField(default=1, min_value=1, max_value=MOST_GPUS)
+    priority = serializers.IntegerField(default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST)
+    node = serializers.CharField(allow_blank=True, default="", help_text="Empty: where a launch would go now.")
+    constraints = ConstraintsField(default=list)
 
 
 class ForecastAnswer(serializers.Serializer[Any]):

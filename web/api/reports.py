@@ -28,9 +28,9 @@ _MONTH = timedelta(days=30)
 
 
 class ReportQuery(SpanQuery):
-    group_by = serializers.ChoiceField(reports.GROUPINGS, required=False, default="user")
-    owner = serializers.CharField(required=False, default="")
-    format = serializers.ChoiceField(["json", "csv"], required=False, default="json")
+    group_by = serializers.ChoiceField(reports.GROUPINGS, default="user")
+    owner = serializers.CharField(default="")
+    format = serializers.ChoiceField(["json", "csv"], default="json")
 
 
 class RowAnswer(serializers.Serializer[Any]):
@@ -150,7 +150,7 @@ class Fairness(APIView):
 
 
 class PeakQuery(PageQuery):
-    image = serializers.CharField(required=False, default="")
+    image = serializers.CharField(default="")
     command = serializers.CharField(required=False, help_text="As one would type it.")
 
 

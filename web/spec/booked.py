@@ -38,7 +38,7 @@ class AnnouncementSpec(StrictSerializer):
     gpu = StrictText(max_length=64, **_TEXT)
     begins_at = TimeField(**_NONE)
     ends_at = TimeField(**_NONE)
-    then = serializers.ChoiceField(Announcement.Then.choices, required=False, default=Announcement.Then.STAY)
+    then = serializers.ChoiceField(Announcement.Then.choices, default=Announcement.Then.STAY)
 
     def validate_message(self, value: str) -> str:
         return _one_line(value)
@@ -51,17 +51,17 @@ class ReservationSpec(StrictSerializer):
     user = StrictText(max_length=150, **_TEXT)
     group = StrictText(max_length=150, **_TEXT)
     gpu_memory = SizeField(smallest=quotas.LEAST, **_NONE)
-    gpus = GpusField(required=False, default=1)
+    gpus = GpusField(default=1)
     node = StrictText(max_length=255, **_TEXT)
     starts = StrictText(max_length=32, help_text=f"Local, without an offset, on the grid of {GRID} minutes.")
-    zone = StrictText(max_length=64, required=False, default="UTC")
+    zone = StrictText(max_length=64, default="UTC")
     minutes = StrictInteger(min_value=GRID, max_value=LONGEST)
     repeat = serializers.ChoiceField(
-        Reservation.Repeat.choices, required=False, default=Reservation.Repeat.ONCE,
+        Reservation.Repeat.choices, default=Reservation.Repeat.ONCE,
         error_messages={"invalid_choice": "A series is daily or weekly."},
     )  # fmt: skip
-    times = StrictInteger(min_value=1, max_value=MOST_TIMES, required=False, default=1)
-    if_short = serializers.ChoiceField(Reservation.Short.choices, required=False, default=Reservation.Short.SHORT)
+    times = StrictInteger(min_value=1, max_value=MOST_TIMES, default=1)
+    if_short = serializers.ChoiceField(Reservation.Short.choices, default=Reservation.Short.SHORT)
     note = StrictText(max_length=200, **_TEXT)
 
     def validate_starts(self, value: str) -> str:

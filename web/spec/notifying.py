@@ -60,18 +60,14 @@ class ReceiverSpec(Changeable):
 
     name = StrictText(max_length=63)
     kind = serializers.ChoiceField(Receiver.Kind.choices)
-    url = StrictText(required=False, allow_blank=True, default="", max_length=500)
+    url = StrictText(allow_blank=True, default="", max_length=500)
     secret = StrictText(
-        required=False, allow_blank=True, default="", max_length=200, write_only=True,
+        allow_blank=True, default="", max_length=200, write_only=True,
         help_text=f"At least {SECRET_LEAST} characters; never shown again.",
     )  # fmt: skip
-    addresses = serializers.ListField(
-        child=StrictText(max_length=254), required=False, default=list, max_length=ADDRESSES_MOST
-    )
-    monthly = StrictBoolean(
-        required=False, default=False, help_text="Of mail: send last month's report on the first of each month."
-    )
-    enabled = StrictBoolean(required=False, default=True)
+    addresses = serializers.ListField(child=StrictText(max_length=254), default=list, max_length=ADDRESSES_MOST)
+    monthly = StrictBoolean(default=False, help_text="Of mail: send last month's report on the first of each month.")
+    enabled = StrictBoolean(default=True)
 
     def validate_name(self, value: str) -> str:
         if not value.isprintable() or value != value.strip():
@@ -112,23 +108,23 @@ class RuleSpec(Changeable):
     """`kinds` are those of attention; empty: all. `minutes`: how long it must have lasted before it is told."""
 
     receiver = StrictText(max_length=63, help_text="Its name.")
-    kinds = serializers.ListField(child=StrictText(max_length=32), required=False, default=list, max_length=64)
-    severity = serializers.ChoiceField(Severity.choices, required=False, default=Severity.INFO)
-    minutes = StrictNumber(required=False, default=0.0, min_value=0, max_value=LONGEST)
-    repeat_minutes = StrictNumber(required=False, allow_null=True, default=None, min_value=1, max_value=LONGEST,
+    kinds = serializers.ListField(child=StrictText(max_length=32), default=list, max_length=64)
+    severity = serializers.ChoiceField(Severity.choices, default=Severity.INFO)
+    minutes = StrictNumber(default=0.0, min_value=0, max_value=LONGEST)
+    repeat_minutes = StrictNumber(allow_null=True, default=None, min_value=1, max_value=LONGEST,
                                   help_text="null: told once.")  # fmt: skip
-    resolved = StrictBoolean(required=False, default=True)
-    enabled = StrictBoolean(required=False, default=True)
+    resolved = StrictBoolean(default=True)
+    enabled = StrictBoolean(default=True)
 
 
 class SilenceSpec(StrictSerializer):
     """Nobody is told, `until` then, of what is of this kind, of this person and of the container of this name."""
 
     until = TimeField()
-    kind = StrictText(required=False, allow_blank=True, default="", max_length=32)
-    person = StrictText(required=False, allow_blank=True, default="", max_length=150)
-    container = StrictText(required=False, allow_blank=True, default="", max_length=63)
-    note = StrictText(required=False, allow_blank=True, default="", max_length=500)
+    kind = StrictText(allow_blank=True, default="", max_length=32)
+    person = StrictText(allow_blank=True, default="", max_length=150)
+    container = StrictText(allow_blank=True, default="", max_length=63)
+    note = StrictText(allow_blank=True, default="", max_length=500)
 
 
 class NotificationsSpec(Changeable):

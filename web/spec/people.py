@@ -39,10 +39,10 @@ _LEFT: dict[str, Any] = {"required": False}
 class TokenSpec(StrictSerializer):
     """A token. `scope` `read` can look and change nothing; `expires_in` null lasts until it is ended."""
 
-    name = StrictText(required=False, allow_blank=True, default="", max_length=100)
-    scope = serializers.ChoiceField(Scope.choices, required=False, default=Scope.WRITE)
+    name = StrictText(allow_blank=True, default="", max_length=100)
+    scope = serializers.ChoiceField(Scope.choices, default=Scope.WRITE)
     expires_in = StrictNumber(
-        required=False, allow_null=True, default=None, min_value=1, max_value=10 * 366 * 86400, help_text="Seconds."
+        allow_null=True, default=None, min_value=1, max_value=10 * 366 * 86400, help_text="Seconds."
     )
 
 
@@ -50,7 +50,7 @@ class SshKeySpec(StrictSerializer):
     """A public key, as one line of ssh-keygen's file with the end .pub. Without `name`, its comment is one."""
 
     key = StrictText(max_length=LONGEST_KEY)
-    name = StrictText(required=False, allow_blank=True, default="", max_length=100)
+    name = StrictText(allow_blank=True, default="", max_length=100)
 
 
 class GuestsSpec(StrictSerializer):

@@ -13,7 +13,7 @@ class PresetSpec(StrictSerializer):
     of whoever launches. `changes`: the fields that people are offered to change."""
 
     name = StrictText(max_length=63)
-    icon = StrictText(required=False, allow_blank=True, default="", max_length=8)
-    text = StrictText(required=False, allow_blank=True, default="", max_length=500)
+    icon = StrictText(allow_blank=True, default="", max_length=8)
+    text = StrictText(allow_blank=True, default="", max_length=500)
     spec = serializers.DictField()
-    changes = serializers.ListField(child=serializers.ChoiceField(sorted(FIELDS)), required=False, default=list)
+    changes = serializers.ListField(child=serializers.ChoiceField(sorted(FIELDS)), default=list)

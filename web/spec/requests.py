@@ -55,40 +55,28 @@ class LaunchSpec(StrictSerializer):
         label="Image",
         help_text="For example pytorch/pytorch:2.4; with the process engine: local",
     )
-    command = WordsField(required=False, default=list, label="Command", help_text="Empty: the image's own")
+    command = WordsField(default=list, label="Command", help_text="Empty: the image's own")
     gpu_memory = SizeField(
         smallest=quotas.LEAST,
         label="Quota on each GPU",
         help_text="For example 2GiB; empty: the image's label, else 1 GiB",
         **_OR_NULL,
     )
-    gpus = GpusField(required=False, default=1, label="GPUs", help_text="How many, or which ones by UUID")
+    gpus = GpusField(default=1, label="GPUs", help_text="How many, or which ones by UUID")
     node = StrictText(
-        required=False,
-        allow_blank=True,
-        default="",
-        max_length=255,
-        label="Node",
-        help_text="Of several hosts; empty: one is chosen",
+        allow_blank=True, default="", max_length=255, label="Node", help_text="Of several hosts; empty: one is chosen"
     )
     constraints = ItemsField(
         constraints.check,
-        required=False,
         default=list,
         label="Constraints on the node",
         help_text="node.labels.disk==ssd or node!=gpu3",
     )
     name = StrictText(
-        required=False,
-        allow_blank=True,
-        default="",
-        max_length=63,
-        label="Name",
-        help_text="Leave empty for a random name",
+        allow_blank=True, default="", max_length=63, label="Name", help_text="Leave empty for a random name"
     )
-    env = EnvironmentField(required=False, default=dict, label="Environment", help_text="NAME=value")
+    env = EnvironmentField(default=dict, label="Environment", help_text="NAME=value")
     working_dir = StrictText(
-        required=False,
         allow_blank=True,
         default="",
         max_length=4095,  # PATH_MAX, less its NUL
@@ -96,7 +84,6 @@ class LaunchSpec(StrictSerializer):
         help_text="For example /work; empty: the image's own",
     )
     user = StrictText(
-        required=False,
         allow_blank=True,
         default="",
         max_length=65,
@@ -104,18 +91,14 @@ class LaunchSpec(StrictSerializer):
         help_text="For example 1000, 1000:1000, or a name that the image knows; empty: the image's own",
     )
     init = StrictBoolean(
-        required=False,
         default=True,
         label="No init: the command itself is process 1",
         help_text="true: a small init is the first process. false: the command itself is",
     )
-    on_shortage = serializers.ChoiceField(Shortage.choices, required=False, default=Shortage.WAIT)
-    volumes = ItemsField(
-        check_volume, required=False, default=list, label="Volumes", help_text="name:/data or /srv/data:/data:ro"
-    )
-    ports = ItemsField(check_port, required=False, default=list, label="Ports", help_text="20080:80 or 20053:53/udp")
+    on_shortage = serializers.ChoiceField(Shortage.choices, default=Shortage.WAIT)
+    volumes = ItemsField(check_volume, default=list, label="Volumes", help_text="name:/data or /srv/data:/data:ro")
+    ports = ItemsField(check_port, default=list, label="Ports", help_text="20080:80 or 20053:53/udp")
     app = StrictText(
-        required=False,
         allow_blank=True,
         default="",
         max_length=200,
@@ -142,7 +125,6 @@ class LaunchSpec(StrictSerializer):
     )
     cpus = StrictNumber(min_value=0.01, max_value=4096, label="CPU cores", help_text="For example 2", **_OR_NULL)
     priority = StrictInteger(
-        required=False,
         default=0,
         min_value=PRIORITY_LOWEST,
         max_value=PRIORITY_HIGHEST,
@@ -168,26 +150,21 @@ class LaunchSpec(StrictSerializer):
         help_text=f"Of {', '.join(Happening)}; {NOTHING}: nothing; empty: as your notifications say",
         **_OR_NULL,
     )
-    guaranteed = StrictBoolean(
-        required=False, default=False, label="Guaranteed: reserve the whole quota from the start"
-    )
-    give_way = StrictBoolean(required=False, default=True, label="Never move to host memory, even while idle")
+    guaranteed = StrictBoolean(default=False, label="Guaranteed: reserve the whole quota from the start")
+    give_way = StrictBoolean(default=True, label="Never move to host memory, even while idle")
     movable = StrictBoolean(
-        required=False,
-        default=False,
-        label="Ranks of NCCL on several GPUs can be moved to host memory, a little slower",
+        default=False, label="Ranks of NCCL on several GPUs can be moved to host memory, a little slower"
     )
-    remove_when_done = StrictBoolean(required=False, default=False, label="Remove when it ends")
+    remove_when_done = StrictBoolean(default=False, label="Remove when it ends")
     restart = StrictText(
-        required=False,
         allow_blank=True,
         default="",
         max_length=16,
         label="Restart policy",
         help_text="on-failure, on-failure:3 or always; by a Swarm only; empty: never",
     )
-    interactive = StrictBoolean(required=False, default=False, label="Keep input open (gpushare attach)")
-    tty = StrictBoolean(required=False, default=False, label="Terminal (gpushare attach)")
+    interactive = StrictBoolean(default=False, label="Keep input open (gpushare attach)")
+    tty = StrictBoolean(default=False, label="Terminal (gpushare attach)")
 
     def validate_name(self, value: str) -> str:
         if value and not _NAME.fullmatch(value):
@@ -266,30 +243,30 @@ class ComputeSpec(StrictSerializer):
 
 
 class NoteSpec(StrictSerializer):
-    note = StrictText(required=False, allow_blank=True, default="", max_length=500)
+    note = StrictText(allow_blank=True, default="", max_length=500)
 
 
 class PauseSpec(NoteSpec):
-    free_memory = StrictBoolean(required=False, default=False)
+    free_memory = StrictBoolean(default=False)
 
 
 class KillSpec(NoteSpec):
-    grace = StrictNumber(required=False, default=0.0, min_value=0, max_value=3600)
+    grace = StrictNumber(default=0.0, min_value=0, max_value=3600)
 
 
 class MoveSpec(NoteSpec):
     gpu = StrictText(max_length=64)
-    leaves = StrictText(required=False, allow_blank=True, default="", max_length=64)
+    leaves = StrictText(allow_blank=True, default="", max_length=64)
 
 
 class ExecSpec(StrictSerializer):
     """One more program in a container. Without a command it is the best shell that is there."""
 
-    command = WordsField(required=False, default=list)
-    interactive = StrictBoolean(required=False, default=False)
-    tty = StrictBoolean(required=False, default=False)
-    rows = StrictInteger(required=False, default=24, min_value=1, max_value=10_000)
-    columns = StrictInteger(required=False, default=80, min_value=1, max_value=10_000)
+    command = WordsField(default=list)
+    interactive = StrictBoolean(default=False)
+    tty = StrictBoolean(default=False)
+    rows = StrictInteger(default=24, min_value=1, max_value=10_000)
+    columns = StrictInteger(default=80, min_value=1, max_value=10_000)
 
     def validate_command(self, value: list[str]) -> list[str]:
         if value and not value[0]:
