@@ -14,12 +14,13 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.generic.websocket import AsyncWebsocketConsumer  # type: ignore[import-untyped]
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db.models import F
 
 from web import audit
@@ -44,9 +45,6 @@ from web.people import visitor
 from web.people.roles import Deed, require, require_steering
 from web.relay.reaching import elsewhere, reach
 from web.spec.requests import ExecSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 BAD_FRAME = Problem("bad_frame", "This is not what a console sends.", 400)
 SAYS_WITHIN = 10.0  # seconds

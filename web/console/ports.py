@@ -14,11 +14,12 @@ import json
 import socket
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
+from django.contrib.auth.models import User
 
 from web.budgets import Place, Places
 from web.console.consumer import ConsoleConsumer, asked_for
@@ -27,9 +28,6 @@ from web.errors import Problem, invalid
 from web.models import Container, RelayOrder
 from web.people.roles import require_opening
 from web.relay.reaching import elsewhere, reach
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 CHUNK = 64 << 10  # bytes of a message
 LOOK_AGAIN = 0.25  # seconds until it is asked again whether a container's memory is back

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django.contrib.auth.models import User
 from django.db.models import Count, Exists, Max, OuterRef, Q, QuerySet
 
 from web.models import AllocationEvent, Container, State
 from web.people.roles import Deed, rights_of
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 _STEP = 64 * 2**20
 _MARGIN = 0.05  # fragmentation and the noise between runs

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db.models import Q, Sum
 from django.db.models.functions import TruncDay
 from django.utils import timezone
@@ -25,9 +25,6 @@ from web.history.samples import samples_within
 from web.history.spans import Held, Rejected, Waited, spans
 from web.models import AllocationEvent, Container, large
 from web.people.roles import Role
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 HOUR = 3600.0
 GIB_HOUR = 2**30 * 3600 * 10**6  # in byte-microseconds

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from django.contrib.auth.models import User
 from django.http import HttpRequest, StreamingHttpResponse
 
 from web.budgets import Place
@@ -14,9 +15,6 @@ from web.models import Container
 from web.people import visitor
 from web.people.roles import require_steering
 from web.relay.reaching import elsewhere, reach_now
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 class Lasting(StreamingHttpResponse):

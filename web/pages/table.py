@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django.contrib.auth.models import User
 from django.core.paginator import Paginator
 from django.db.models import Case, Max, Q, QuerySet, Sum, When
 from django.db.models.functions import Coalesce
@@ -21,9 +22,6 @@ from web.people.roles import Deed, Rights, rights_of
 from web.sizes import format_size, tenths, whole
 from web.spec import quotas
 from web.times import seconds
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 PER_PAGE = 50
 JUST_ENDED = timedelta(minutes=10)  # how long an ended container stays among the current ones: its end is news

@@ -6,11 +6,11 @@ import secrets
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -22,9 +22,6 @@ from web.models import Token
 from web.people import names, passwords, tokens
 from web.people.roles import Deed, Role, admins, groups_besides_role, is_role, require, role_of
 from web.spec.people import PersonChange, PersonSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 MADE_UP = 12  # random bytes of a first password that nobody has chosen
 

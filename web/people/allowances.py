@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
 from django.db.models import Q, Sum
 
 from web.errors import Problem
@@ -18,9 +19,6 @@ from web.models.records import USUAL_WEIGHT
 from web.people.roles import groups_of, is_role
 from web.sizes import format_size
 from web.spec import quotas
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
@@ -15,9 +15,6 @@ from web.models import Allowance, Gpu
 from web.people.allowances import Allowed
 from web.people.roles import Deed, require
 from web.spec.people import AllowanceSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 FIELDS = tuple(field.name for field in fields(Allowed))
 

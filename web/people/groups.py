@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import IntegrityError, transaction
 
 from web import audit
@@ -14,9 +14,6 @@ from web.people import granting, names
 from web.people.accounts import administered, fault_of_group
 from web.people.roles import Deed, is_role, require
 from web.spec.people import GroupSpec, MembersSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 def find(actor: User, name: str) -> Group:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from django.contrib.auth import login
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
@@ -20,9 +20,6 @@ from web import audit
 from web.errors import Problem
 from web.models import SignInLink
 from web.people.tokens import digest
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 LASTS = timedelta(minutes=10)
 BACKEND = "django.contrib.auth.backends.ModelBackend"

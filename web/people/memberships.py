@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import secrets
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model, login
+from django.contrib.auth.models import User
 from django.core.mail import send_mail
 from django.db import transaction
 from django.http import HttpRequest
@@ -24,9 +25,6 @@ from web.people import accounts, granting, passwords
 from web.people.links import BACKEND
 from web.people.roles import Deed, require
 from web.people.tokens import digest
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 log = logging.getLogger(__name__)
 LASTS = timedelta(days=7)  # an invitation

@@ -6,10 +6,11 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
 
 if TYPE_CHECKING:
-    from django.contrib.auth.models import User
     from django.db.models import QuerySet
+
 
 _EAST = {"CJK", "IDEOGRAPHIC", "LATIN"}
 # Scripts that are written together; letters of any others in one name are there to look like those of another.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from django.conf import settings
 from django.contrib.auth import authenticate, update_session_auth_hash
+from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -16,9 +16,6 @@ from web import audit
 from web.errors import Problem, conflict, invalid
 from web.people import signin
 from web.spec.people import PasswordSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 KINDS = HERE, LDAP, OIDC, NOWHERE = "here", "ldap", "oidc", "nowhere"
 

@@ -16,20 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from web.errors import Problem, forbidden
 from web.models import AppGuest, Command, Container, Node
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
-
 
 FOR_OTHERS = "launches-for-others"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.utils import timezone
 
@@ -22,9 +22,6 @@ from web.people.accounts import administered
 from web.people.groups import require_no_role, require_there
 from web.people.roles import Deed, admins, require
 from web.spec.people import GroupSharesSpec, SharesSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 GIVEN = ("shares", "share_group", "boost", "boost_until")
 

@@ -8,13 +8,14 @@ import hashlib
 import hmac
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import DatabaseError, IntegrityError, transaction
 from django.utils import timezone
 
@@ -22,9 +23,6 @@ from web import audit
 from web.errors import conflict, forbidden, invalid
 from web.models import SshKey, Token
 from web.spec.people import SshKeySpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 KINDS = (
     "ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",

@@ -6,8 +6,9 @@ import hashlib
 import secrets
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django.contrib.auth.models import User
 from django.db import DatabaseError, transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -16,9 +17,6 @@ from web import audit
 from web.errors import Problem, forbidden
 from web.models import Scope, Token
 from web.spec.people import TokenSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 PREFIX = "gps_"  # lets secret scanners and people tell what it is
 

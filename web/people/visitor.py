@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
 from django.contrib.auth import get_user
-from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.models import AnonymousUser, User
 from django.db import Error
 from django.http import HttpRequest
 from django.http.cookie import parse_cookie
@@ -19,9 +19,6 @@ from django.http.cookie import parse_cookie
 from web.errors import Problem
 from web.people import tokens
 from web.texts import fault_of
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 LOOK_AGAIN = 5.0  # seconds; who may no longer stay does so for that long at the most
 

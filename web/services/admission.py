@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
 from web import audit
@@ -29,9 +30,6 @@ from web.models.functions import ask
 from web.people import allowances
 from web.services.placement.place import Place
 from web.spec.requests import COLUMNS
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 LONGEST_NAME = 63
 

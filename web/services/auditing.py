@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from django.contrib.auth.models import User
 
 from web import audit
 from web.audit import verified
 from web.errors import conflict
 from web.people.roles import Deed, require
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 def verify(user: User) -> None:

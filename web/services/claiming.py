@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.utils import timezone
 
 from web.audit import seals
@@ -22,9 +23,6 @@ from web.people.roles import account_that_launches
 from web.services import admission
 from web.services.admission import free_name
 from web.services.placement.place import Place
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 ACTOR = seals.KUBELET
 ANY_NAMESPACE = "*"

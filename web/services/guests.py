@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
 from django.db import transaction
 
 from web import audit
@@ -12,9 +13,6 @@ from web.errors import conflict, invalid
 from web.models import AppGuest, Container
 from web.people.roles import port_of, require_steering
 from web.spec.people import GuestsSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 def names(container: Container) -> list[str]:

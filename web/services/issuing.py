@@ -7,12 +7,13 @@ import contextlib
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
 from django.db import DatabaseError, connection, transaction
 from django.db.models.signals import m2m_changed, post_delete, post_save
 from django.utils import timezone
@@ -20,9 +21,6 @@ from django.utils import timezone
 from web.errors import Problem
 from web.models import Command, Container, GroupShares, Node, PersonShares
 from web.models.hosts import SIGN_OF_LIFE
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 log = logging.getLogger(__name__)
 

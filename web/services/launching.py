@@ -6,7 +6,9 @@ import hashlib
 import json
 import re
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from django.contrib.auth.models import User
 
 from web.errors import conflict
 from web.models import Command, Container
@@ -16,9 +18,6 @@ from web.services.placement.place import place
 from web.spec import quotas
 from web.spec.inside import mounts
 from web.spec.requests import COLUMNS, LaunchSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 def launch(user: User, spec: dict[str, Any], key: str = "", owner: str = "") -> Command:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import transaction
 
 from web import audit
@@ -27,9 +28,6 @@ from web.services.placement import accept_placement, placement_ticket
 from web.services.placement.place import place
 from web.spec import quotas
 from web.spec.inside import volumes
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 ACTOR = seals.DOCKER  # all that is known of who asked
 ANYBODY = "*"

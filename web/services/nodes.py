@@ -8,8 +8,8 @@ scheduler of its name starts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from django.contrib.auth.models import User
 from django.db import OperationalError, transaction
 from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
@@ -24,9 +24,6 @@ from web.people.roles import Deed, require
 from web.services import planning
 from web.services.joining import invitations, roles
 from web.spec.nodes import LabelsSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 LOCKED = "55P03"  # lock_not_available in PostgreSQL's table of errors
 MOST_LABELS = 64  # of one node

@@ -5,9 +5,10 @@ Receivers are admins' business, to look at as well: their addresses are often as
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import IntegrityError, models, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -18,9 +19,6 @@ from web.models import Delivery, Receiver, Rule, Silence, Wish
 from web.people.roles import Deed, require
 from web.services.attention import Kind
 from web.spec.notifying import NotificationsSpec, ReceiverSpec, RuleSpec, SilenceSpec, check_receiver
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 RECEIVER_FIELDS = tuple(str(name) for name in ReceiverSpec().fields)
 MOST = 100  # receivers, rules and silences each: a page shows them all

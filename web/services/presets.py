@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
 from web import audit
@@ -17,9 +18,6 @@ from web.models import Node, Preset
 from web.people.roles import Deed, require
 from web.spec.presets import PresetSpec
 from web.spec.requests import LaunchSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 LOCAL = "local"  # the only image of the process engine
 

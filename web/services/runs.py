@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
 from django.db.models import Q
 from django.utils import timezone
 
@@ -26,9 +26,6 @@ from web.services import admission
 from web.services.placement.place import Place
 from web.services.placement.placement_ticket import PlacementTicket
 from web.spec.requests import COLUMNS
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 def _of(ticket: PlacementTicket) -> list[Container]:

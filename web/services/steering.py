@@ -9,9 +9,10 @@ row is written. All raise `web.errors.Problem`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
@@ -31,9 +32,6 @@ from web.services.placement.policies import able_cards
 from web.services.sharing import require_stoppable
 from web.spec import quotas
 from web.spec.requests import ChangeSpec, ComputeSpec, KillSpec, MoveSpec, NoteSpec, OrderSpec, PauseSpec, PolicySpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 SHARE = ("compute_weight", "compute_limit")
 

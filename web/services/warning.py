@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from django.contrib.auth.models import User
 from django.utils import timezone
 
 from web import audit
 from web.models import AuditEntry, Container, large
 from web.people.roles import require_steering
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 ACTION = "warn"
 STAYS = timedelta(days=1)

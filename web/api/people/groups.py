@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from drf_spectacular.utils import extend_schema
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
@@ -20,9 +18,6 @@ from web.errors import not_found
 from web.models import Allowance
 from web.people import accounts, granting, groups
 from web.spec.people import AllowanceSpec, GroupSpec, MembersSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 class Groups(GenericAPIView[Group]):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django.contrib.auth.models import Group, User
 from rest_framework import serializers
 
 from web.api.me import AllowedAnswer, SourceAnswer
-from web.models import Allowance
 from web.people import accounts, allowances, granting, passwords, shares
 from web.people.roles import Role, groups_besides_role, is_role, role_held
 from web.spec.inside import mounts
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import Group, User
 
 
 class AllowanceAnswer(AllowedAnswer):
@@ -109,9 +106,5 @@ def group_of(group: Group) -> dict[str, Any]:
         "role": is_role(group),
         "members": sorted(user.get_username() for user in group.user_set.all()),
         "shares": group.fair.shares if hasattr(group, "fair") else None,
-        "allowance": _allowance_of(group),
+        "allowance": getattr(group, "allowance", None),
     }
-
-
-def _allowance_of(group: Group) -> Allowance | None:
-    return getattr(group, "allowance", None)

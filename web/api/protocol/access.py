@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.auth.models import User
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.permissions import SAFE_METHODS, BasePermission
@@ -14,7 +15,6 @@ from web.people import tokens
 from web.people.roles import Deed, require
 
 if TYPE_CHECKING:
-    from django.contrib.auth.models import User
     from rest_framework.views import APIView  # it reads the settings that name this module
 
 

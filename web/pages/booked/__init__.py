@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -23,9 +24,6 @@ from web.people.roles import Deed, groups_besides_role, rights_of
 from web.services.booked import announcements, reservations, subscribed
 from web.spec.booked import zone_of
 from web.spec.people import MOST_DAYS
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 
 @login_required

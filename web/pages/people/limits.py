@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django.contrib.auth.models import User
 from django.http import QueryDict
 from django.utils.timezone import localtime
 
@@ -16,9 +17,6 @@ from web.sizes import exact_size, format_size, parse_size
 from web.spec import periods
 from web.spec.fields import SizeField, StrictInteger, StrictNumber
 from web.spec.people import AllowanceSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 LABELS = {
     "gpu_memory": ("GPU memory", "Quotas of all live containers together: 40GiB, 1.5TiB"),

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from django.conf import settings
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 
 from web import audit
 from web.errors import Problem
 from web.people import names
 from web.people.accounts import fault_of_name, require_new
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
-
 
 log = logging.getLogger(__name__)
 

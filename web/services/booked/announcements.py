@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -24,9 +25,6 @@ from web.people.roles import Deed, require
 from web.services import nodes
 from web.services.issuing import hint
 from web.spec.booked import AnnouncementSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 GRACE = 60.0  # seconds that containers have to end by themselves when a window ends them
 Then = Announcement.Then

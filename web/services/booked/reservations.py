@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -27,9 +27,6 @@ from web.services.booked.capacity import Taken, worst
 from web.services.issuing import hint
 from web.sizes import format_size
 from web.spec.booked import ReservationSpec
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 USUAL_OPEN, USUAL_DAYS = 5, 14  # where no allowance says anything
 NAMED = 3

@@ -8,8 +8,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
@@ -19,9 +19,6 @@ from web.models import Announcement, CalendarKey
 from web.people.tokens import digest
 from web.services.booked.reservations import theirs
 from web.sizes import format_size
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
 
 PREFIX = "gpc_"
 LINE = 75  # bytes of one, at most
