@@ -226,12 +226,9 @@ def _body(given: Words, client: Client) -> Words:
 
 def _environment(variables: list[str]) -> dict[str, str]:
     """NAME=VALUE; NAME alone takes its value from here, and is left out if it has none, as with docker."""
-    pairs = [(name, value if given else os.environ.get(name)) for name, given, value in map(_split, variables)]
+    parts = [variable.partition("=") for variable in variables]
+    pairs = [(name, value if given else os.environ.get(name)) for name, given, value in parts]
     return {name: value for name, value in pairs if value is not None}
-
-
-def _split(variable: str) -> tuple[str, str, str]:
-    return variable.partition("=")
 
 
 def _duration(field: str, text: str | None) -> float | None:

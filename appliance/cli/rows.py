@@ -81,15 +81,12 @@ def container_rows(
     heads: tuple[str, ...] = CONTAINER_HEADS
     rows: list[tuple[str, ...]] = [container_row(each, now, numbers) for each in containers]
     further = {"NAMESPACE": any(each.get("namespace") for each in containers)}
-    further["NODE"] = any(each.get("node_reason") for each in containers) or len(_nodes(containers)) > 1
+    nodes = {each.get("node") or "" for each in containers}
+    further["NODE"] = any(each.get("node_reason") for each in containers) or len(nodes) > 1
     for head in [head for head, shown in further.items() if shown]:
         heads = (*heads, head)
         rows = [(*row, each.get(head.lower()) or "-") for row, each in zip(rows, containers, strict=True)]
     return heads, rows
-
-
-def _nodes(containers: Sequence[Json]) -> set[str]:
-    return {each.get("node") or "" for each in containers}
 
 
 def state_words(container: Json, now: datetime) -> str:

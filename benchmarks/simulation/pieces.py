@@ -183,13 +183,10 @@ class _Host:
 
     def _back(self, number: int) -> None:
         run = self.runs[number]
-        if self._has_begun(number):
+        if run.left < run.job.seconds:  # it has begun
             self.week.moving += self.now - run.move_began
             self._go_on(number)
         self._tell(CameBack(self.now, str(number)))
-
-    def _has_begun(self, number: int) -> bool:
-        return self.runs[number].left < self.runs[number].job.seconds
 
 
 def tables(seeds: int) -> str:

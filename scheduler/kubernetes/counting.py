@@ -110,7 +110,8 @@ class Counting:
             return
         counted = [record for record in self._driver.records() if record.units]
         in_use = await asyncio.to_thread(self._in_use) if counted else set()
-        held = {record.uid: _holder(record, holders) for record in counted}
+        held = {record.uid: next((each for each in holders if each.units & set(record.units)), None)
+                for record in counted}  # fmt: skip
         # The kubelet lists a pod a moment after it has asked for its units: gone is what was not there twice.
         earlier, self._gone = self._gone, {uid for uid, holder in held.items() if holder is None}
         for record in counted:
@@ -131,10 +132,6 @@ class Counting:
             (pod,) = recalled(record.pods)
             if await self._pods.is_over(record.namespace, pod):
                 await self._driver.give_back(record.uid)
-
-
-def _holder(record: Record, holders: Sequence[Holder]) -> Holder | None:
-    return next((each for each in holders if each.units & set(record.units)), None)
 
 
 def _given(specification: Mapping[str, Any], others: Sequence[str]) -> Given:

@@ -7,7 +7,7 @@ left to the audit log; what a warning has told where it was found is not told ag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from django.db import Error
 
@@ -19,32 +19,21 @@ log = logging.getLogger(__name__)
 Kind = AllocationEvent.Kind
 
 
-def _size(event: AllocationEvent) -> tuple[object, ...]:
-    return (format_size(event.bytes),)
-
-
-def _waited(event: AllocationEvent) -> tuple[object, ...]:
-    return (event.waited,)
-
-
-def _nothing(event: AllocationEvent) -> tuple[object, ...]:
-    return ()
-
-
-SAID: dict[str, tuple[str, Callable[[AllocationEvent], tuple[object, ...]]]] = {
-    Kind.STARTED: ("has started, with a quota of %s", _size),
-    Kind.SUSPENDED: ("waits for %s of GPU memory", _size),
-    Kind.RESUMED: ("goes on after %.3g s", _waited),
-    Kind.REJECTED: ("was refused %s of GPU memory", _size),
-    Kind.PAUSED: ("is paused", _nothing),
-    Kind.UNPAUSED: ("goes on", _nothing),
-    Kind.SWAPPED_OUT: ("is in host memory, %s", _size),
-    Kind.SWAPPED_IN: ("is back on its card", _nothing),
-    Kind.QUOTA: ("has another quota", _nothing),
-    Kind.WARNED: ("is warned", _nothing),
-    Kind.IDLE: ("is idle", _nothing),
-    Kind.KILLED: ("is killed", _nothing),
-    Kind.ENDED: ("has ended", _nothing),
+# Kind → the line, and which field of the event is put into it.
+SAID: dict[str, tuple[str, str]] = {
+    Kind.STARTED: ("has started, with a quota of %s", "bytes"),
+    Kind.SUSPENDED: ("waits for %s of GPU memory", "bytes"),
+    Kind.RESUMED: ("goes on after %.3g s", "waited"),
+    Kind.REJECTED: ("was refused %s of GPU memory", "bytes"),
+    Kind.PAUSED: ("is paused", ""),
+    Kind.UNPAUSED: ("goes on", ""),
+    Kind.SWAPPED_OUT: ("is in host memory, %s", "bytes"),
+    Kind.SWAPPED_IN: ("is back on its card", ""),
+    Kind.QUOTA: ("has another quota", ""),
+    Kind.WARNED: ("is warned", ""),
+    Kind.IDLE: ("is idle", ""),
+    Kind.KILLED: ("is killed", ""),
+    Kind.ENDED: ("has ended", ""),
 }
 
 
@@ -77,12 +66,9 @@ def tell(events: Iterable[AllocationEvent]) -> None:
         log.debug("who %d containers are is not known now: %s", len(missing), error)
     for event in told:
         id_ = str(event.container_id)
-        words, figures = SAID[event.kind]
+        words, field = SAID[event.kind]
+        figures = {"bytes": (format_size(event.bytes),), "waited": (event.waited,)}.get(field, ())
         named = _named.get(id_) or Named(id_, id_, "")
-        log.info(f"container %s {words}%s", named, *figures(event), _because(event.detail))
+        log.info(f"container %s {words}%s", named, *figures, f": {event.detail}" if event.detail else "")
         if event.kind == Kind.ENDED:
             _named.pop(id_, None)
-
-
-def _because(detail: str) -> str:
-    return f": {detail}" if detail else ""

@@ -149,7 +149,7 @@ class Journal:
     def events(self, most: int) -> list[Numbered]:
         """The oldest that are kept."""
         found = self._file.execute("SELECT number, fields FROM event ORDER BY number LIMIT ?", (most,))
-        return [Numbered(number, _event(json.loads(fields))) for number, fields in found]
+        return [Numbered(number, as_row(AllocationEvent, json.loads(fields))) for number, fields in found]
 
     def rows(self) -> Rows:
         """What an earlier scheduler had still to write."""
@@ -312,10 +312,6 @@ def _values(model: type[models.Model], fields: Fields) -> Fields:
 def _fields(event: AllocationEvent) -> Fields:
     names = (each.attname for each in AllocationEvent._meta.concrete_fields)
     return {name: getattr(event, name) for name in names if name not in LEFT_OUT}
-
-
-def _event(fields: Fields) -> AllocationEvent:
-    return as_row(AllocationEvent, fields)
 
 
 def _used(events: Sequence[Numbered]) -> Rows:

@@ -103,7 +103,7 @@ def needed(model: type[models.Model], fields: Mapping[str, Any]) -> Fields:
 
 
 def of_node(node: Node, gpus: Iterable[Gpu]) -> Rows:
-    return {(type(row), row.pk): _of_row(row) for row in (node, *gpus)}
+    return {(type(row), row.pk): of_row(row) for row in (node, *gpus)}
 
 
 def of_volumes(options: Mapping[str, Mapping[str, str]]) -> Rows:
@@ -112,7 +112,7 @@ def of_volumes(options: Mapping[str, Mapping[str, str]]) -> Rows:
 
 
 def of_container(row: Container) -> Rows:
-    return {(Container, str(row.pk)): {**_of_row(row), "owner": row.owner.get_username()}}
+    return {(Container, str(row.pk)): {**of_row(row), "owner": row.owner.get_username()}}
 
 
 def of_containers(rows: Iterable[Container], told: Mapping[str, Mapping[str, int]]) -> Rows:
@@ -123,7 +123,7 @@ def of_containers(rows: Iterable[Container], told: Mapping[str, Mapping[str, int
         for claim in row.claims.all():
             used = told.get(str(row.pk), {}).get(claim.gpu.uuid)
             told_of = {} if used is None else {"told": used}
-            found[Claim, (str(row.pk), claim.gpu_id)] = {**_of_row(claim), **told_of}
+            found[Claim, (str(row.pk), claim.gpu_id)] = {**of_row(claim), **told_of}
     return found
 
 
@@ -133,5 +133,5 @@ def as_row(model: type[M], fields: Mapping[str, Any], **related: models.Model) -
     return model(**{name: known[name].to_python(value) for name, value in fields.items() if name in known}, **related)
 
 
-def _of_row(row: models.Model) -> Fields:
+def of_row(row: models.Model) -> Fields:
     return {name: getattr(row, name) for name in NEEDED[type(row)] if hasattr(row, name)}

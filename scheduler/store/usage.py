@@ -19,7 +19,7 @@ from scheduler.clock import wall
 from scheduler.core.people.ledger import GIB_HOUR, Account, decayed
 from scheduler.store.database import Here
 from scheduler.store.journal import Journal
-from scheduler.store.node_snapshot import Rows
+from scheduler.store.node_snapshot import Rows, of_row
 from scheduler.store.write_behind import WriteBehind
 from web.models import Gpu, Node, Usage, UsageHour
 from web.people import shares
@@ -68,7 +68,7 @@ class UsageRecords:
             return _before([(uuids[gpu], row) for gpu, row in kept.usage() if gpu in uuids], {}, self.now())
         rows, hours, now = await self._behind.ask(_read_own, list(uuids), self.hour)
         if self._behind.journal:
-            known: Rows = {(Usage, (row.gpu_id, row.person)): _fields(row) for row in rows}
+            known: Rows = {(Usage, (row.gpu_id, row.person)): of_row(row) for row in rows}
             await self._behind.journal.note(Journal.learn, known, (Usage,))
         this_hour = {(uuids[gpu], person): Account(had * GIB_HOUR, due * GIB_HOUR) for gpu, person, had, due in hours}
         return _before([(uuids[row.gpu_id], row) for row in rows], this_hour, now)
@@ -94,10 +94,6 @@ class UsageRecords:
     def over(self, hour: int, gpu: str, person: str) -> None:
         """Nothing more comes of this hour."""
         self._behind.forget_row((UsageHour, (self._here.gpus[gpu], person, hour)))
-
-
-def _fields(row: Usage) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ("had", "due", "at", "forgiven")}
 
 
 def _before(rows: list[tuple[str, Usage]], hours: Mapping[tuple[str, str], Account], now: datetime) -> Before:

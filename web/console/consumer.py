@@ -192,7 +192,7 @@ class ExecConsumer(ConsoleConsumer):
         self.waiting = None
         try:
             # Elsewhere: to split a word of 64 KiB takes `shlex` a tenth of a second, and all others would wait.
-            program = await asyncio.to_thread(_program, text_data)
+            program = await asyncio.to_thread(lambda: ExecSpec.parse(_json(text_data)))
         except Problem as problem:
             await self._refuse(problem)
         else:
@@ -202,11 +202,6 @@ class ExecConsumer(ConsoleConsumer):
         if self.waiting:
             self.waiting.cancel()
         await super().disconnect(code)
-
-
-def _program(text: str | None) -> dict[str, Any]:
-    """What is to be started. Raises Problem."""
-    return ExecSpec.parse(_json(text))
 
 
 def _json(text: str | None) -> Any:

@@ -43,6 +43,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
     rights = rights_of(person(request))
     steers = rights.steers(found)
     claims = list(found.claims.select_related("gpu"))
+    why = found.reason if found.finished_at else ""
     context = {
         "container": found,
         "state_label": STATES[found.state],
@@ -67,7 +68,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "quota": claims[0].quota if claims else quotas.asked(found.gpu_memory),
         "ended": seconds(found.finished_at),
         "ran": table.ran(found),
-        "how_it_ended": end_of(found) if found.state in (State.FAILED, State.KILLED) or _ended_why(found) else "",
+        "how_it_ended": end_of(found) if found.state in (State.FAILED, State.KILLED) or why else "",
         "created": seconds(found.created_at),
         "age": (timezone.now() - found.created_at).total_seconds(),
         "since": seconds(found.waiting_since),
@@ -103,10 +104,6 @@ def share(request: HttpRequest, pk: UUID) -> HttpResponse:
         context = {"problem": problem, "typed": added}
     may = rights_of(person(request)).steers(found)
     return render(request, "parts/guests.html", _guests(found, may) | context)
-
-
-def _ended_why(found: Container) -> str:
-    return found.reason if found.finished_at else ""
 
 
 def _waiting(found: Container) -> str:

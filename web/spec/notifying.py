@@ -18,11 +18,6 @@ LONGEST = 366 * 24 * 60.0  # minutes
 ADDRESSES_MOST = 20
 
 
-def _list_of(choices: Any, **options: Any) -> serializers.ListField:
-    """Texts out of `choices`, each once."""
-    return serializers.ListField(child=serializers.ChoiceField(choices), max_length=64, **options)
-
-
 def check_address(text: str) -> str:
     """A URL that a message can be posted to. Raises ValidationError with a sentence."""
     try:
@@ -130,5 +125,5 @@ class SilenceSpec(StrictSerializer):
 class NotificationsSpec(Changeable):
     mail = StrictBoolean(required=False)
     browser = StrictBoolean(required=False)
-    happenings = _list_of(Happening.choices, required=False)
+    happenings = serializers.ListField(child=serializers.ChoiceField(Happening.choices), max_length=64, required=False)
     goes_on_minutes = StrictNumber(required=False, min_value=0, max_value=LONGEST)

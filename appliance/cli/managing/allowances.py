@@ -75,8 +75,7 @@ def _table(found: list[Json]) -> str:
     if not found:
         return "There are no allowances: no account is limited."
     heads = ("NAME", *(field.upper().replace("_", " ") for field in LIMITS))
-    return table(heads, [(_whose(each), *(limit_words(field, each[field]) for field in LIMITS)) for each in found])
-
-
-def _whose(each: dict[str, Any]) -> str:
-    return str(each["person"]) if each["person"] else f"group {each['group']}"
+    return table(heads, [
+        (each["person"] or f"group {each['group']}", *(limit_words(field, each[field]) for field in LIMITS))
+        for each in found
+    ])  # fmt: skip

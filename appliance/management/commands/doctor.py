@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from json import dumps
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -28,11 +28,8 @@ class Command(BaseCommand):
                 self.stdout.write(finding.text())
         count = {state: sum(finding.state == state for finding in findings) for state in State}
         if json:
-            self.stdout.write(_as_json([finding.as_json() for finding in findings], ok=not count[State.WRONG]))
+            answer = {"ok": not count[State.WRONG], "findings": [finding.as_json() for finding in findings]}
+            self.stdout.write(dumps(answer, indent=2))
         else:
             self.stdout.write(f"{count[State.WRONG]} wrong, {count[State.NOTE]} to note, {count[State.FINE]} fine.")
         sys.exit(1 if count[State.WRONG] else 0)
-
-
-def _as_json(findings: list[dict[str, str]], *, ok: bool) -> str:
-    return json.dumps({"ok": ok, "findings": findings}, indent=2)

@@ -130,7 +130,7 @@ class LogCopier:
             self._copy(file, follow=True)
 
     def _copy_rest(self, file: LogFile) -> None:
-        if not self._closing and not _is_running(self._api, self._engine_id):
+        if not self._closing and not self._api.inspect_container(self._engine_id)["State"]["Running"]:
             self._copy_present(file)
             if not self._closing and not file.complete:
                 file.finish()
@@ -309,7 +309,3 @@ def parse_stamp(text: str) -> int:
     """Nanoseconds since the epoch of Docker's "2026-11-20T21:33:34.292872726Z"."""
     whole, _, fraction = text.rstrip("Z").partition(".")
     return int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()) * 10**9 + int(fraction.ljust(9, "0")[:9])
-
-
-def _is_running(api: docker.APIClient, engine_id: str) -> bool:
-    return bool(api.inspect_container(engine_id)["State"]["Running"])

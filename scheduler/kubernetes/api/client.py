@@ -144,11 +144,15 @@ class Api:
         except (KeyError, ValueError):
             return
         if abs(skew) > SKEW and abs(self.skew) <= SKEW:
-            log.warning("%s Tokens and certificates may be refused for that: set the clock.", _off(skew))
+            log.warning(
+                "This node's clock is %.0f s %s the API server's. Tokens and certificates may be refused for that: set "
+                "the clock.", abs(skew), "ahead of" if skew > 0 else "behind",
+            )  # fmt: skip
         self.skew = skew
 
     def _away(self, error: Exception) -> ApiAway:
-        clock = " A certificate that is not valid yet, or no more, can be this node's clock." * _is_about_time(error)
+        of_time = "not yet valid" in str(error) or "has expired" in str(error)
+        clock = " A certificate that is not valid yet, or no more, can be this node's clock." * of_time
         return ApiAway(f"The API server ({self._url}) does not answer: {error or type(error).__name__}.{clock}")
 
 
@@ -175,11 +179,3 @@ def _refused(method: str, path: str, reply: httpx.Response) -> ApiError:
     return ApiError(
         f"The API server answers {method} {path} with {reply.status_code}: {said}.{hint}", reply.status_code
     )
-
-
-def _off(skew: float) -> str:
-    return f"This node's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the API server's."
-
-
-def _is_about_time(error: Exception) -> bool:
-    return "not yet valid" in str(error) or "has expired" in str(error)
