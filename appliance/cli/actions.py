@@ -19,8 +19,8 @@ from appliance.cli import cards, options, views
 from appliance.cli import login as accounts
 from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import UNKNOWN, Problem
-from appliance.cli.options import connect
-from appliance.cli.output import lines, note, show, write
+from appliance.cli.options import Note, connect
+from appliance.cli.output import lines, note, show, show_each, write
 from appliance.cli.screen import Screen
 from appliance.cli.text import size
 
@@ -35,7 +35,6 @@ Some = Annotated[
         metavar="[CONTAINER]...", help="Names, ids, or starts of ids.", autocompletion=options.names, show_default=False
     ),
 ]
-Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, kept in the audit log.")]
 
 
 def login(
@@ -257,21 +256,8 @@ def _resumed(it: Json) -> str:
 def _for_each(
     words: list[str], act: Callable[[Client, Json], Json], as_json: bool, tell: Callable[[Json], str] = _state
 ) -> None:
-    """Does it to each, tells what became of each, goes on after a failure, and fails in the end if one did."""
     client = connect()
-    failed = False
-    for word in words:
-        try:
-            container = act(client, client.container(word))
-        except Problem as problem:
-            if len(words) == 1:
-                raise
-            failed = True
-            note(f"{word}: {problem.line()}")
-            continue
-        show(container, as_json, lambda it: f"{it['name']}: {tell(it)}")
-    if failed:
-        raise typer.Exit(1)
+    show_each(words, lambda word: act(client, client.container(word)), as_json, lambda it: f"{it['name']}: {tell(it)}")
 
 
 def doctor(as_json: options.Json = False) -> None:

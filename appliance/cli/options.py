@@ -58,6 +58,7 @@ Form = Annotated[
     str | None, typer.Option("--format", metavar="COLUMNS|json", help="Columns: name,used; or one JSON object a line.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.", callback=_remember)]
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, kept in the audit log.")]
 Container = Annotated[
     str, typer.Argument(metavar="CONTAINER", help="Name, id, or start of an id.", autocompletion=names)
 ]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import typer
+
+from appliance.cli.errors import Problem
 from appliance.cli.text import harmless
 
 T = TypeVar("T")
@@ -19,6 +22,23 @@ raw = False  # while the terminal is a container's: it no longer begins lines by
 def show(answer: T, as_json: bool, in_words: Callable[[T], str]) -> None:
     """JSON is indented for eyes and on one line for programs."""
     print(_json(answer) if as_json else harmless(in_words(answer)), flush=True)
+
+
+def show_each(words: Sequence[str], act: Callable[[str], T], as_json: bool, in_words: Callable[[T], str]) -> None:
+    """Acts on each, shows what became of it, goes on after a failure, and fails in the end if one did."""
+    failed = False
+    for word in words:
+        try:
+            done = act(word)
+        except Problem as problem:
+            if len(words) == 1:
+                raise
+            failed = True
+            note(f"{word}: {problem.line()}")
+        else:
+            show(done, as_json, in_words)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _json(answer: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.mixins import DestroyModelMixin, ListModelMixin, RetrieveModelMixin
@@ -38,9 +37,6 @@ class Presets(ListModelMixin, RetrieveModelMixin, DestroyModelMixin, GenericView
     queryset = Preset.objects.all()
     serializer_class = PresetAnswer
     lookup_value_converter = "int"
-
-    def get_queryset(self) -> QuerySet[Preset]:
-        return Preset.objects.all()
 
     @extend_schema(parameters=[PageQuery], responses={200: PresetAnswer(many=True), **ERRORS})
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:

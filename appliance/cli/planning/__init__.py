@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
 
 from appliance.cli import options
-from appliance.cli.client import PAGE, Client, Json
+from appliance.cli.client import PAGE, UUID, Client, Json
 from appliance.cli.errors import Problem
-from appliance.cli.options import connect
-from appliance.cli.output import note, show
+from appliance.cli.options import Note, connect
+from appliance.cli.output import show, show_each
 from appliance.cli.text import seconds, size, table
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names or ids of planned launches and sweeps.")]
-Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, kept in the audit log.")]
 FIELDS = ("queue", "after", "begin_at", "hold", "sweep", "at_once", "retries", "retry_pause")  # of a launch, REST's
 HEADS = (">#", "NAME", "OWNER", "NEEDS", "RUNS", "STATE", "WAITS FOR")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def said(planned: Json) -> str:
@@ -94,26 +91,19 @@ def again(names: Names, as_json: options.Json = False) -> None:
 
 
 def _act(names: list[str], what: str, as_json: bool, **body: object) -> None:
-    """Does it to each, goes on after a failure, and fails in the end if one did."""
-    client, failed = connect(), False
-    for name in names:
-        try:
-            path = ("planned", _find(client, name)["id"], *([what] if what else []))
-            done = client.send("POST" if what else "PATCH", path, dict(body))
-        except Problem as problem:
-            if len(names) == 1:
-                raise
-            failed = True
-            note(f"{name}: {problem.line()}")
-        else:
-            show(done, as_json, lambda it: f"{it['name']}: {it['state']}. {it['waits_for']}".rstrip())
-    if failed:
-        raise typer.Exit(1)
+    client = connect()
+
+    def act(name: str) -> Json:
+        path = ("planned", _find(client, name)["id"], *([what] if what else []))
+        done: Json = client.send("POST" if what else "PATCH", path, dict(body))
+        return done
+
+    show_each(names, act, as_json, lambda it: f"{it['name']}: {it['state']}. {it['waits_for']}".rstrip())
 
 
 def _find(client: Client, word: str, *, ended: bool = False) -> Json:
     """By name, of the newest if several have it, or by id."""
-    if _UUID.fullmatch(word):
+    if UUID.fullmatch(word):
         return client.fetch_one("planned", word.lower())
     for open_ in ("false", "true") if ended else ("true",):
         named = client.get("planned/", name=word, open=open_, page_size=1)["results"]
