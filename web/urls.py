@@ -8,7 +8,6 @@ from django.urls import path
 from web.pages import (
     actions,
     booked,
-    deciding,
     detail,
     enter,
     fair,
@@ -41,7 +40,7 @@ urlpatterns = [
     path("queue/reorder/", queue.reorder, name="queue_reorder"),
     path("queue/planned/<uuid:pk>/<slug:action>/", queue.steer, name="planned_act"),
     path("queue/policy/", queue.policy, name="queue_policy"),
-    path("deciding/", deciding.page, name="deciding"),
+    path("deciding/", queue.deciding, name="deciding"),
     path("incidents/", past.incidents_of, name="incidents"),
     path("history/", past.replay, name="history"),
     path("history/<str:uuid>/day/", past.day, name="history_day"),

@@ -23,6 +23,12 @@ ENDED = 20
 
 
 @page_view
+def deciding(request: HttpRequest) -> HttpResponse:
+    """Every policy in its own words, and which one is in force."""
+    return show(request, "deciding.html", {"node": Node.here()})
+
+
+@page_view
 def queue(request: HttpRequest) -> HttpResponse:
     node = Node.here()
     rights = rights_of(person(request))
