@@ -38,16 +38,16 @@ class TakeOver:
 
     async def run(self) -> None:
         """Once, after a start. Raises EngineAway or DatabaseError."""
-        told = await self._store.records.told()
+        used = await self._store.records.last_used()
         present = {status.id: status.engine_id for status in await self._engine.statuses()}
         launching = set()  # to come still, or under way: its program may look for the socket already
         rows = await self._store.records.living()
-        await self._store.learn(rows, told)
+        await self._store.learn(rows, used)
         self._store.clocks.forget_all_but([str(row.pk) for row in rows])
         for row in rows:
             engine_id = present.get(str(row.pk)) or row.engine_id  # what the engine says counts: a row can name any
             if engine_id or row.mount:  # what Docker has mounted for a start has its claims, and may start at any time
-                self._container(row, engine_id, told.get(str(row.pk), {}))
+                self._container(row, engine_id, used.get(str(row.pk), {}))
             else:
                 launching.add(str(row.pk))
         await self._processes()

@@ -12,13 +12,13 @@ from web.audit import anchor
 
 log = logging.getLogger(__name__)
 
-TOLD_EVERY = 60.0  # seconds
+LOGGED_EVERY = 60.0  # seconds
 
 
 class Anchoring:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._told = -TOLD_EVERY
+        self._logged_at = -LOGGED_EVERY
 
     async def look(self) -> None:
         try:
@@ -27,6 +27,6 @@ class Anchoring:
         except (anchor.Moved, ValueError, OSError, DatabaseError) as error:
             if not isinstance(error, DatabaseError):  # that is no fault of the chain
                 self._store.node(audit_error=str(error)[:500])
-            if clock.monotonic() - self._told >= TOLD_EVERY:
-                self._told = clock.monotonic()
+            if clock.monotonic() - self._logged_at >= LOGGED_EVERY:
+                self._logged_at = clock.monotonic()
                 log.error("the audit log has no new anchor: %s", error)

@@ -25,11 +25,11 @@ class Bypass:
     def __init__(self, ender: Terminator, broker: Broker, store: Store) -> None:
         self._ender, self._broker, self._store = ender, broker, store
         self._seen: dict[str, int] = {}
-        self._told: set[tuple[str, int | None]] = set()  # by an earlier scheduler: container and process
+        self._reported: set[tuple[str, int | None]] = set()  # by an earlier scheduler: container and process
 
     async def start(self) -> None:
         """Raises DatabaseError."""
-        self._told = await self._store.records.told_of(AllocationEvent.Kind.BYPASS)
+        self._reported = await self._store.records.reported(AllocationEvent.Kind.BYPASS)
 
     def look(self, uncapped: Mapping[str, Mapping[int, int]]) -> bool:
         """`uncapped`: container → host pid → bytes in all, as the cards show them now.
@@ -53,7 +53,7 @@ class Bypass:
 
     def _tell(self, live: LiveContainer, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():
-            if (live.id, pid) in self._told:
+            if (live.id, pid) in self._reported:
                 continue
             text = f"Process {pid} holds {format_size(size)} past the shim."
             log.warning("container %s: %s", live, text)

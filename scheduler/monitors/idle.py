@@ -38,13 +38,13 @@ class Idle:
     def __init__(self, intents: Intents, broker: Broker, store: Store, held_back: Callable[[str], bool]) -> None:
         self._intents, self._held_back, self._broker, self._store = intents, held_back, broker, store
         self._since: dict[str, float] = {}
-        self._told: set[str] = set()  # to the core: they compute nothing
+        self._reported: set[str] = set()  # to the core: they compute nothing
         self._marking: dict[str, asyncio.Task[None]] = {}
 
     async def look(self, readings: Mapping[str, Reading]) -> None:
         live_containers = self._broker.live_containers
         self._since = {id_: since for id_, since in self._since.items() if id_ in live_containers}
-        self._told &= self._since.keys()
+        self._reported &= self._since.keys()
         for live in list(live_containers.values()):
             if live.swap:
                 self._since.pop(live.id, None)  # activity.py looks at these
@@ -67,13 +67,13 @@ class Idle:
 
     def _tell_idle(self, live: LiveContainer, since: float) -> None:
         now, enough = self._broker.now(), min(TOLD_AFTER, self._broker.state.preemption.idle)
-        if live.id not in self._told and now - since >= enough:
-            self._told.add(live.id)
+        if live.id not in self._reported and now - since >= enough:
+            self._reported.add(live.id)
             self._broker.tell(events.Idle(now, live.id, since))
 
     def _tell_working(self, live: LiveContainer) -> None:
-        if live.id in self._told:
-            self._told.discard(live.id)
+        if live.id in self._reported:
+            self._reported.discard(live.id)
             self._broker.tell(events.ActivityDetected(self._broker.now(), live.id))
 
     def _is_working(self, live: LiveContainer, readings: Mapping[str, Reading]) -> bool:

@@ -35,7 +35,7 @@ class StatusPublisher:
         self._queue: object = None
         self._queued: set[str] = set()
         self._known: dict[str, LiveContainer] = {}
-        self._told: dict[str, tuple[int, ...]] = {}  # container → what it uses, by GPU, as last shown
+        self._published: dict[str, tuple[int, ...]] = {}  # container → what it uses, by GPU, as last shown
 
     def changed(self, container: str) -> None:
         self._know(container)  # it may be gone before we look, and its peak with it
@@ -57,8 +57,8 @@ class StatusPublisher:
             self.changed(id_)
 
     def _differing(self) -> Iterator[str]:
-        for id_, told in self._told.items():
-            if (live := self._broker.live_containers.get(id_)) and uses(live) != told:
+        for id_, shown in self._published.items():
+            if (live := self._broker.live_containers.get(id_)) and uses(live) != shown:
                 yield id_
 
     def publish(self) -> None:
@@ -73,7 +73,7 @@ class StatusPublisher:
             if live := self._know(id_):
                 self._show(live, waiting)
             elif live := self._known.pop(id_, None):
-                self._told.pop(id_, None)
+                self._published.pop(id_, None)
                 for gpu in live.quota:
                     peak = live.peak.get(gpu, 0)
                     self._store.claim(id_, gpu, **NOTHING_HELD, peak=peak)
@@ -91,9 +91,9 @@ class StatusPublisher:
         return live
 
     def _show(self, live: LiveContainer, waiting: Mapping[tuple[str, str], int]) -> None:
-        if (used := uses(live)) != self._told.get(live.id):
-            self._told.pop(live.id, None)
-            self._told[live.id] = used
+        if (used := uses(live)) != self._published.get(live.id):
+            self._published.pop(live.id, None)
+            self._published[live.id] = used
         if abs((ahead := self._store.clocks.ahead(live.id)) - live.clock_ahead) > SET:
             live.clock_ahead = round(ahead, 1)
             self._store.container(live.id, clock_ahead=live.clock_ahead)

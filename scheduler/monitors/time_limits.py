@@ -20,7 +20,7 @@ class TimeLimits:
 
     async def start(self) -> None:
         """Learns who was warned by an earlier scheduler. Raises DatabaseError."""
-        self.warned |= {id_ for id_, _ in await self._store.records.told_of(AllocationEvent.Kind.WARNED)}
+        self.warned |= {id_ for id_, _ in await self._store.records.reported(AllocationEvent.Kind.WARNED)}
 
     def look(self) -> None:
         living = self._containers.all()

@@ -118,10 +118,10 @@ class Store(WriteBehind):
                 self.usage.skew = (begun + ended) / 2 - theirs
                 self.node(skew=round(self.usage.skew, 1))
 
-    async def learn(self, rows: Sequence[Container], told: Mapping[str, Mapping[str, int]]) -> None:
-        """What the database has of the living, and of no others, for a start without it. `told`: see `Records.told`."""
+    async def learn(self, rows: Sequence[Container], used: Mapping[str, Mapping[str, int]]) -> None:
+        """What the database has of the living, and of no others, for a start without it. `used`: by `last_used`."""
         if self.journal and not self._here.alone:
-            living = node_snapshot.of_containers(rows, told)
+            living = node_snapshot.of_containers(rows, used)
             await self.journal.note(Journal.learn, living, (Container, Claim))
 
     async def _enter(self, cards: Mapping[str, Card], contexts: Mapping[str, int], fields: Mapping[str, Any]) -> None:
@@ -184,7 +184,7 @@ class Store(WriteBehind):
         async with self.nothing_written():
             node, gpus = await self.ask(_this_host, self._here)
             rows = node_snapshot.of_node(node, gpus)
-            rows |= node_snapshot.of_containers(await self.records.living(), await self.records.told())
+            rows |= node_snapshot.of_containers(await self.records.living(), await self.records.last_used())
             rows |= node_snapshot.of_volumes(await self.volumes.there())
             journal.missed = False  # only now; and again if this fails
             await journal.note(Journal.learn, rows, tuple(node_snapshot.NEEDED))

@@ -115,15 +115,15 @@ def of_container(row: Container) -> Rows:
     return {(Container, str(row.pk)): {**of_row(row), "owner": row.owner.get_username()}}
 
 
-def of_containers(rows: Iterable[Container], told: Mapping[str, Mapping[str, int]]) -> Rows:
-    """With their claims. `told`: container → GPU → bytes, by the last event."""
+def of_containers(rows: Iterable[Container], used: Mapping[str, Mapping[str, int]]) -> Rows:
+    """With their claims. `used`: container → GPU → bytes, by the last event."""
     found: Rows = {}
     for row in rows:
         found |= of_container(row)
         for claim in row.claims.all():
-            used = told.get(str(row.pk), {}).get(claim.gpu.uuid)
-            told_of = {} if used is None else {"told": used}
-            found[Claim, (str(row.pk), claim.gpu_id)] = {**of_row(claim), **told_of}
+            size = used.get(str(row.pk), {}).get(claim.gpu.uuid)
+            of_event = {} if size is None else {"told": size}
+            found[Claim, (str(row.pk), claim.gpu_id)] = {**of_row(claim), **of_event}
     return found
 
 

@@ -52,23 +52,23 @@ class Records:
                 found.setdefault(row.engine, []).append(row.name)
         return found
 
-    async def told(self) -> dict[str, dict[str, int]]:
+    async def last_used(self) -> dict[str, dict[str, int]]:
         """What containers that have not ended used by the last event that said so: container → GPU → bytes."""
         if self._here.alone:
             return (await self._snapshot()).used()
         uuids = {pk: uuid for uuid, pk in self._here.gpus.items()}
         told: dict[str, dict[str, int]] = {}
-        for container, gpu, used in await self._ask(_told, self._here.node):
+        for container, gpu, used in await self._ask(_last_used, self._here.node):
             if gpu in uuids:
                 told.setdefault(str(container), {})[uuids[gpu]] = used
         return told
 
-    async def told_of(self, kind: AllocationEvent.Kind) -> set[tuple[str, int | None]]:
+    async def reported(self, kind: AllocationEvent.Kind) -> set[tuple[str, int | None]]:
         """Container and process of each such event of containers that have not ended.
 
         After a start without the database none: it may be told again.
         """
-        found = [] if self._here.alone else await self._ask(_told_of, self._here.node, kind)
+        found = [] if self._here.alone else await self._ask(_reported, self._here.node, kind)
         return {(str(container), pid) for container, pid in found}
 
     async def moved(self) -> dict[str, tuple[float, float]]:
@@ -129,7 +129,7 @@ def _living(node: int) -> list[Container]:
     return list(living.whole())
 
 
-def _told(node: int) -> list[tuple[Any, int, int]]:
+def _last_used(node: int) -> list[tuple[Any, int, int]]:
     said = AllocationEvent.objects.filter(container=models.OuterRef("container"), gpu=models.OuterRef("gpu"))
     last = said.filter(used_after__isnull=False).order_by("-id").values("used_after")[:1]
     claims = Claim.objects.filter(container__node=node, container__in=Container.objects.live().order_by())
@@ -137,7 +137,7 @@ def _told(node: int) -> list[tuple[Any, int, int]]:
     return list(known.values_list("container", "gpu", "said"))
 
 
-def _told_of(node: int, kind: AllocationEvent.Kind) -> list[tuple[Any, int | None]]:
+def _reported(node: int, kind: AllocationEvent.Kind) -> list[tuple[Any, int | None]]:
     living = Container.objects.live().filter(node=node).order_by()
     said = AllocationEvent.objects.filter(kind=kind, container__in=living).order_by()
     return list(said.values_list("container", "pid").distinct())

@@ -76,7 +76,7 @@ async def test_one_that_docker_is_silent_about_holds_up_no_other(
     async with slow_to_be_inspected(mine) as slow:
         looks = [asyncio.create_task(docker_engine.exec(mine, Exec(("true",)))) for _ in range(2 * WORKERS)]
         for _ in range(2 * WORKERS):
-            docker_engine._watch._told.put_nowait(mine)
+            docker_engine._watch._hints.put_nowait(mine)
         docker_api.pause(mine)  # as by its owner: each comparison with Docker's list is a reason to look at it
         await eventually(lambda: slow.asked)
         await are_paused_and_resumed(docker_engine, [theirs])

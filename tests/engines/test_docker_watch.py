@@ -81,8 +81,8 @@ async def test_duplicate_and_late_events_tell_nothing_twice(
     engine_id = (await docker_engine.launch(launch)).engine_id
     await docker_engine.kill(engine_id)
     for _ in range(3):  # as if the stream repeated itself, or came late
-        docker_engine._watch._told.put_nowait(engine_id)
-        docker_engine._watch._told.put_nowait("0" * 64)
+        docker_engine._watch._hints.put_nowait(engine_id)
+        docker_engine._watch._hints.put_nowait("0" * 64)
     docker_api.remove_container(engine_id)
     conditions = []
     async with asyncio.timeout(PATIENCE):

@@ -31,6 +31,6 @@ async def test_who_changes_all_the_time_does_not_keep_another_from_being_shown(h
     report = host.up.report
     made = [await host.launch("sleep", "600") for _ in range(3)]
     ids = [str(each.pk) for each in made]
-    await host.eventually(lambda: all(id_ in report._told for id_ in ids))
-    assert list(report._told)[-3:] == [id_ for id_ in report._told if id_ in ids]
+    await host.eventually(lambda: all(id_ in report._published for id_ in ids))
+    assert list(report._published)[-3:] == [id_ for id_ in report._published if id_ in ids]
     assert PERIODS["use inside leases"] <= 0.1

@@ -57,12 +57,12 @@ def appliance() -> Record:
 
 def needs_somebody() -> dict[str, Record]:
     """The section "attention": it takes twice as long as all else, and nobody waits for it at the screen."""
-    return _told(attention.items())
+    return _attention(attention.items())
 
 
 def without_database(known: Snapshot) -> Snapshot:
     """What was known, and that nothing newer is."""
-    return {**known, "attention": _told(attention.without_database())}
+    return {**known, "attention": _attention(attention.without_database())}
 
 
 def delta(old: Snapshot, new: Snapshot) -> Snapshot:
@@ -157,7 +157,7 @@ def _containers(now: datetime, names: Mapping[int, str]) -> dict[str, Record]:
     return {str(row.pk): _described(row, claims.get(row.pk, {}), names.get(row.node_id or 0, "")) for row in found}
 
 
-def _told(items: Sequence[attention.Item]) -> dict[str, Record]:
+def _attention(items: Sequence[attention.Item]) -> dict[str, Record]:
     """`place`: what stops everybody comes first."""
     return {
         item.key: {

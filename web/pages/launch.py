@@ -207,10 +207,10 @@ def suggestion(request: HttpRequest) -> JsonResponse:
     found = peaks.best(person(request), image, command) if image else None
     if found is None or found.suggestion is None:
         return JsonResponse({})
-    return JsonResponse({"size": format_size(found.suggestion).replace(" ", ""), "text": _told(found)})
+    return JsonResponse({"size": format_size(found.suggestion).replace(" ", ""), "text": _in_words(found)})
 
 
-def _told(found: peaks.Peak) -> str:
+def _in_words(found: peaks.Peak) -> str:
     """From which runs, and what they took."""
     whose, alike = ("of yours", "Not all had this command") if found.owner else ("of it", "All had this command")
     text = f"{found.runs} runs {whose} took up to {format_size(found.peak or 0)}. {alike}"

@@ -61,7 +61,7 @@ def create(actor: User, asked: Any) -> tuple[User, str]:
             _give_role(user, Role[spec["role"].upper()])
         _put_into(user, spec.get("groups", []))
         how = "made up" if made_up else "given" if password else "none"
-        audit.record(actor.get_username(), "person-created", name, **_told(user), password=how)
+        audit.record(actor.get_username(), "person-created", name, **_audit_detail(user), password=how)
     return user, made_up
 
 
@@ -77,7 +77,7 @@ def change(actor: User, user: User, asked: Any) -> User:
         hashed = user.password
     with administered():
         now: User = get_user_model().objects.select_for_update(no_key=True).get(pk=user.pk)
-        before = _told(now)
+        before = _audit_detail(now)
         if "password" in spec:
             now.password = hashed
             now.save(update_fields=["password"])
@@ -91,7 +91,7 @@ def change(actor: User, user: User, asked: Any) -> User:
             now.save(update_fields=["email"])
         if "active" in spec:
             _switch(actor, now, spec["active"])
-        after = _told(now)
+        after = _audit_detail(now)
         if changed := [name for name in after if after[name] != before[name]]:
             audit.record(actor.get_username(), "person-changed", now.get_username(),
                          before={name: before[name] for name in changed},
@@ -210,7 +210,7 @@ def _put_into(user: User, asked: Iterable[str]) -> None:
     user.groups.add(*found.values())
 
 
-def _told(user: User) -> dict[str, Any]:
+def _audit_detail(user: User) -> dict[str, Any]:
     """What the audit log tells of an account, before and after."""
     fresh = get_user_model().objects.get(pk=user.pk)
     return {

@@ -24,7 +24,7 @@ def of(subject: User | Group) -> Allowance | None:
     return Allowance.objects.filter(**_whose(subject)).first()
 
 
-def told(allowance: Allowance) -> dict[str, Any]:
+def as_dict(allowance: Allowance) -> dict[str, Any]:
     return {name: getattr(allowance, name) for name in FIELDS}
 
 
@@ -45,7 +45,7 @@ def grant(actor: User, subject: User | Group, asked: Any) -> Allowance:
 def _grant(actor: User, subject: User | Group, spec: dict[str, Any]) -> Allowance:
     with transaction.atomic():
         row, _ = Allowance.objects.select_for_update(no_key=True).get_or_create(**_whose(subject))
-        before = told(row)
+        before = as_dict(row)
         if spec.get("gpus"):
             spec["gpus"] = cards(spec["gpus"], stored=row.gpus or [])
         for name, value in spec.items():
@@ -71,7 +71,7 @@ def withdraw(actor: User, subject: User | Group) -> None:
         row = Allowance.objects.select_for_update(of=("self",)).filter(**_whose(subject)).first()
         if row is not None:
             audit.record(actor.get_username(), "allowance-withdrawn", _name(subject), of=_kind(subject),
-                         before=told(row))  # fmt: skip
+                         before=as_dict(row))  # fmt: skip
             row.delete()
 
 

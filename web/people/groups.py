@@ -46,7 +46,7 @@ def delete(actor: User, group: Group) -> None:
     with administered():
         require_there(group)
         allowance = granting.of(group)
-        lost = {"members": members_of(group), "allowance": granting.told(allowance) if allowance else None}
+        lost = {"members": members_of(group), "allowance": granting.as_dict(allowance) if allowance else None}
         # Before the log: whoever changes the allowance holds its row and asks for the audit chain, as we then do.
         group.delete()
         audit.record(actor.get_username(), "group-deleted", group.name, **lost)

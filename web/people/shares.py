@@ -68,7 +68,7 @@ def of(user: User) -> PersonShares:
     return PersonShares.objects.select_related("share_group").filter(user=user).first() or PersonShares(user=user)
 
 
-def told(row: PersonShares) -> dict[str, Any]:
+def as_dict(row: PersonShares) -> dict[str, Any]:
     return {
         "shares": row.shares,
         "share_group": row.share_group.name if row.share_group else None,
@@ -91,7 +91,7 @@ def change(actor: User, user: User, asked: Any) -> PersonShares:
     name, now = user.get_username(), timezone.now()
     with transaction.atomic():
         row, _ = PersonShares.objects.select_for_update(of=("self",)).get_or_create(user=user)
-        before, had = told(row), in_force(row, now)
+        before, had = as_dict(row), in_force(row, now)
         if "share_group" in spec:
             spec["share_group"] = _group_of_theirs(user, spec["share_group"])
         for field_name, value in spec.items():
@@ -105,7 +105,7 @@ def change(actor: User, user: User, asked: Any) -> PersonShares:
             _require_another(actor, user)
         row.forgiven += forgive
         row.save(update_fields=[*GIVEN, "forgiven"])
-        after = told(row)
+        after = as_dict(row)
         if changed := [each for each in GIVEN if before[each] != after[each]]:
             audit.record(actor.get_username(), "shares-changed", name, of="person",
                          before={each: before[each] for each in changed},

@@ -52,7 +52,7 @@ def make(node: int, name: str, options: Mapping[str, str], ours: Callable[[], No
 
     `ours` is called first of all in the transaction, and raises if the node is another scheduler's by now.
     """
-    with admission.refusals_recorded(ACTOR, "volume-refused", name, options=_told(options)), transaction.atomic():
+    with admission.refusals_recorded(ACTOR, "volume-refused", name, options=_printable(options)), transaction.atomic():
         ours()
         _make(node, name, options)
 
@@ -109,7 +109,7 @@ def mount(
 
     The container that this mount has made before, if it lives. `ours`: see `make`.
     """
-    told = {"options": _told(options), "container": mounting.name, "image": mounting.image}
+    told = {"options": _printable(options), "container": mounting.name, "image": mounting.image}
     with admission.refusals_recorded(ACTOR, "mount-refused", volume, **told):
         owner, spec = _asked(options, mounting.image)
         with admission.held(owner, ours) as account:
@@ -136,7 +136,7 @@ def mount(
     return Container.objects.whole().get(pk=container.pk)
 
 
-def _told(options: Mapping[str, str]) -> dict[str, str]:
+def _printable(options: Mapping[str, str]) -> dict[str, str]:
     return admission.printable(
         {name: text for name, text in list(options.items())[:32] if name != placement_ticket.KEY}
     )

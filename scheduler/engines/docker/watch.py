@@ -62,7 +62,7 @@ class Watch:
         self.found_out: Callable[[str, Mapping[str, Any]], None] = lambda id_, about: None
         self._looking = WeakValueDictionary[str, asyncio.Lock]()  # by engine id, while somebody looks or waits to
         self._at_once = asyncio.Semaphore(AT_ONCE)
-        self._told: asyncio.Queue[str] = asyncio.Queue()
+        self._hints: asyncio.Queue[str] = asyncio.Queue()
         self._unseen: set[str] = set()  # engine ids that events were about since the last look at them began
         self._logs: dict[str, LogCopier] = {}
         self._lines = InAll(LINES_A_SECOND_IN_ALL, clock.monotonic())
@@ -80,12 +80,12 @@ class Watch:
 
         def happened(engine_id: str, change: str) -> None:
             wait = HEAD_START if change == "start" else 0.0
-            loop.call_soon_threadsafe(loop.call_later, wait, self._told.put_nowait, engine_id)
+            loop.call_soon_threadsafe(loop.call_later, wait, self._hints.put_nowait, engine_id)
 
         others = self.mounted.happened if self.mounts else None
         self._events = EventFollower(self._client.api, self._label, happened, others)
         await self.reconcile()
-        self._tasks = [asyncio.create_task(self._look_when_told()), asyncio.create_task(self._look_regularly())]
+        self._tasks = [asyncio.create_task(self._follow_hints()), asyncio.create_task(self._look_regularly())]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -312,15 +312,15 @@ class Watch:
         named = [(options.launched_here(each["Labels"], each["Mounts"], self._home), each) for each in found]
         return [(id_, each) for id_, each in named if id_]
 
-    async def _look_when_told(self) -> None:
+    async def _follow_hints(self) -> None:
         async with asyncio.TaskGroup() as looks:
             while True:
-                engine_id = await self._told.get()
+                engine_id = await self._hints.get()
                 if engine_id not in self._unseen:  # else a look that has not begun will see that, too
                     self._unseen.add(engine_id)
-                    looks.create_task(self._look_as_told(engine_id))
+                    looks.create_task(self._look_on_hint(engine_id))
 
-    async def _look_as_told(self, engine_id: str) -> None:
+    async def _look_on_hint(self, engine_id: str) -> None:
         try:
             async with self._at_once:
                 await self.look(engine_id)

@@ -97,7 +97,7 @@ def whole_person_of(user: User) -> dict[str, Any]:
 def shares_of(user: User) -> dict[str, Any]:
     row = shares.of(user)
     more = {"forgiven": row.forgiven, "groups": shares.groups_with_shares(user), "boost_until": row.boost_until}
-    return shares.told(row) | more
+    return shares.as_dict(row) | more
 
 
 def group_of(group: Group) -> dict[str, Any]:

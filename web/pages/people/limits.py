@@ -113,11 +113,11 @@ def size_of(form: QueryDict) -> int:
     return int(_read("gpu_memory", form.get("gpu_memory", "")))
 
 
-def told_shares(user: User) -> dict[str, Any]:
+def shares_fields(user: User) -> dict[str, Any]:
     """A person's shares as the form has them."""
     row = shares.of(user)
     until = f"{localtime(row.boost_until):%Y-%m-%d %H:%M}" if row.boost_until else ""
-    return shares.told(row) | {"boost_until": until}
+    return shares.as_dict(row) | {"boost_until": until}
 
 
 def asked_shares(form: QueryDict) -> dict[str, Any]:

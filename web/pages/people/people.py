@@ -141,7 +141,7 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
         "by_directory": accounts.by_directory(user),
         "allowance": granting.of(user),
         "fields": limits.fields(granting.of(user), typed if typed and typed.get("do") == "allowance" else None),
-        "fair": typed if typed and typed.get("do") == "shares" else limits.told_shares(user),
+        "fair": typed if typed and typed.get("do") == "shares" else limits.shares_fields(user),
         "share_groups": shares.groups_with_shares(user),
         "tokens": Token.objects.filter(user=user).count(),
         "membership": memberships.of(user),

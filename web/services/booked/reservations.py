@@ -57,7 +57,7 @@ def reserve(user: User, data: Any) -> Reservation:
             _require_allowance(user, cards, size, spans, now)
         made.save(force_insert=True)
         ReservedGpu.objects.bulk_create(ReservedGpu(reservation=made, gpu=card) for card in cards)
-        audit.record(user.get_username(), "reserve", made.pk, **_told(made, cards))
+        audit.record(user.get_username(), "reserve", made.pk, **_audit_detail(made, cards))
         _wake()
     return made
 
@@ -132,7 +132,7 @@ def _over(field: str, message: str) -> Problem:
     return Problem("over_allowance", message, 403, field)
 
 
-def _told(made: Reservation, cards: Sequence[Gpu]) -> dict[str, Any]:
+def _audit_detail(made: Reservation, cards: Sequence[Gpu]) -> dict[str, Any]:
     fields = ("gpu_memory", "starts", "zone", "minutes", "repeat", "times", "if_short", "note")
     return {"of": made.holder, "gpus": [card.uuid for card in cards], **{name: getattr(made, name) for name in fields}}
 

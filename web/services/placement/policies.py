@@ -214,7 +214,7 @@ def _spread(offer: _Offer, wish: Wish) -> tuple[float, ...]:
     return (-offer.room,)
 
 
-def _spread_told(best: _Offer, other: _Offer, wish: Wish) -> str:
+def _spread_reason(best: _Offer, other: _Offer, wish: Wish) -> str:
     return f"{best.name} has the most room: {_room(best)} on a GPU; next is {other.name}, where {_room(other)}."
 
 
@@ -222,9 +222,9 @@ def _pack(offer: _Offer, wish: Wish) -> tuple[float, ...]:
     return (0, offer.room) if offer.room >= wish.quota else (1, -offer.room)
 
 
-def _pack_told(best: _Offer, other: _Offer, wish: Wish) -> str:
+def _pack_reason(best: _Offer, other: _Offer, wish: Wish) -> str:
     if best.room < wish.quota:
-        return f"No node has {format_size(wish.quota)} that are promised to nobody. {_spread_told(best, other, wish)}"
+        return f"No node has {format_size(wish.quota)} that are promised to nobody. {_spread_reason(best, other, wish)}"
     after = f"next is {other.name}, where {_room(other)}" if other.room >= wish.quota else "no other has room for it"
     return f"{best.name} is the fullest that has room for it: {_room(best)} on a GPU; {after}."
 
@@ -233,16 +233,16 @@ def _soonest(offer: _Offer, wish: Wish) -> tuple[float, ...]:
     return (offer.seconds, -offer.room)
 
 
-def _soonest_told(best: _Offer, other: _Offer, wish: Wish) -> str:
+def _soonest_reason(best: _Offer, other: _Offer, wish: Wish) -> str:
     if best.seconds == inf:
-        return f"Nobody can know where {format_size(wish.quota)} are there first. {_spread_told(best, other, wish)}"
+        return f"Nobody can know where {format_size(wish.quota)} are there first. {_spread_reason(best, other, wish)}"
     return f"{best.name} has it first: {_when(best)}; next is {other.name}: {_when(other)}."
 
 
 _POLICIES: dict[Policy, tuple[Callable[[_Offer, Wish], tuple[float, ...]], Callable[[_Offer, _Offer, Wish], str]]] = {
-    Policy.SPREAD: (_spread, _spread_told),
-    Policy.PACK: (_pack, _pack_told),
-    Policy.SOONEST: (_soonest, _soonest_told),
+    Policy.SPREAD: (_spread, _spread_reason),
+    Policy.PACK: (_pack, _pack_reason),
+    Policy.SOONEST: (_soonest, _soonest_reason),
 }
 
 
