@@ -50,9 +50,10 @@ from scheduler.core.state import State
 from scheduler.sessions.connection import Connection
 from scheduler.sessions.lease_pages import Lease
 from scheduler.sessions.live_containers import LiveContainer, Session
-from scheduler.sessions.records import Journal, Records
+from scheduler.sessions.records import Records
 from scheduler.sessions.waits import Waits
 from scheduler.sessions.wire import CODES, Code, Frame, Type
+from scheduler.store import Store
 
 NO_CARDS: Mapping[str, str] = MappingProxyType({})
 
@@ -71,7 +72,7 @@ class Listeners:
 class Broker:
     """Knows live containers, sessions and the arbiter's state. `contexts`: GPU → what a CUDA context takes there."""
 
-    def __init__(self, journal: Journal, contexts: Mapping[str, int], state: State, listeners: Listeners) -> None:
+    def __init__(self, store: Store, contexts: Mapping[str, int], state: State, listeners: Listeners) -> None:
         self.state = state
         self.live_containers: dict[str, LiveContainer] = {}
         self.ended: list[LiveContainer] = []  # lately: NVML still reports what their processes computed
@@ -82,7 +83,7 @@ class Broker:
         self.contexts = contexts
         self.changed = listeners.changed
         self._to = listeners
-        self.records = Records(journal, lambda: self.state.policy, self.now)
+        self.records = Records(store, lambda: self.state.policy, self.now)
         self._later: deque[Event] = deque()
         self._telling = False
         self.waits = Waits(

@@ -8,25 +8,12 @@ stands for all, from the first that waits to the last that goes on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from scheduler.core.effects import Granted, Rejected, Suspended
 from scheduler.pace import Pace
 from scheduler.sessions.live_containers import LiveContainer, Session
 from scheduler.sessions.sums import SumKind, Sums
-
-
-class Journal(Protocol):
-    """What is told; `scheduler/store/` writes it down. No call may block."""
-
-    def event(
-        self, kind: str, container: str, *, gpu: str = "", pid: int | None = None, size: int = 0,
-        used_after: int | None = None, waited: float = 0.0, policy: str = "", detail: str = "",
-    ) -> None: ...  # fmt: skip
-
-    def suspended(self, container: str, since: float | None, before: float) -> None:
-        """`since`: monotonic, None when it is not suspended any more. `before`: seconds of all ended waits."""
-
+from scheduler.store import Store
 
 EVENTS_A_SECOND = 10  # of a container: each is a row for ever, and most programs ask some ten times
 SUM_SECONDS = 10  # the first rejected call has an event of its own; later ones within this time share one
@@ -35,8 +22,8 @@ SUM_SECONDS = 10  # the first rejected call has an event of its own; later ones 
 class Records:
     """`policy` tells which one decides now. Sizes are bytes, times seconds."""
 
-    def __init__(self, journal: Journal, policy: Callable[[], str], now: Callable[[], float]) -> None:
-        self._journal, self._policy, self._now = journal, policy, now
+    def __init__(self, store: Store, policy: Callable[[], str], now: Callable[[], float]) -> None:
+        self._store, self._policy, self._now = store, policy, now
         self._paces: dict[str, Pace] = {}  # container → its events a second
         self.sums = Sums(SUM_SECONDS, self._more)
 
@@ -58,7 +45,7 @@ class Records:
         if not went_on and not self._may_tell(live):
             self.sums.add(SumKind(live.id, grant.gpu, "accepted"), grant.bytes, self._now())
             return
-        self._journal.event(
+        self._store.event(
             "resumed" if went_on else "accepted",
             live.id, gpu=grant.gpu, pid=session.pid, size=grant.bytes,
             used_after=self._note_use(live, grant.gpu), waited=grant.waited, policy=self._policy(),
@@ -68,7 +55,7 @@ class Records:
         """A wait that was told has ended, although nobody was there to be given the memory."""
         if not self._goes_on(live):
             return
-        self._journal.event(
+        self._store.event(
             "resumed", live.id, gpu=grant.gpu, used_after=self._note_use(live, grant.gpu), waited=grant.waited,
             policy=self._policy(), detail="Its process had hung up: what it asked for went back.",
         )  # fmt: skip
@@ -78,7 +65,7 @@ class Records:
         kind = SumKind(live.id, rejection.gpu, "rejected", rejection.reason.value)
         if not went_on and self.sums.count(kind, rejection.bytes, self._now()):
             return
-        self._journal.event(
+        self._store.event(
             "rejected", live.id, gpu=rejection.gpu, pid=session.pid, size=rejection.bytes,
             used_after=self._note_use(live, rejection.gpu),
             waited=rejection.waited if went_on else 0.0,
@@ -87,7 +74,7 @@ class Records:
 
     def _more(self, kind: SumKind, count: int, largest: int) -> None:
         why = f"{kind.reason}: " if kind.reason else ""
-        self._journal.event(
+        self._store.event(
             kind.kind, kind.container, gpu=kind.gpu, size=largest, policy=self._policy(),
             detail=f"{why}{count} more such calls in {self.sums.period:.0f} s, this the largest.",
         )  # fmt: skip
@@ -106,24 +93,24 @@ class Records:
         if live.waits_told and not self._may_tell(live):
             return  # it is counted as what becomes of it
         live.waits_told += 1
-        self._journal.event(
+        self._store.event(
             "suspended", live.id, gpu=effect.gpu, pid=session.pid, size=effect.bytes,
             used_after=self._note_use(live, effect.gpu), waited=waited, policy=self._policy(),
         )  # fmt: skip
 
     def not_asked_again(self, live: LiveContainer, waited: float) -> None:
         """Whatever waited under the last scheduler does not any more."""
-        self._journal.event(
+        self._store.event(
             "resumed", live.id, waited=waited, policy=self._policy(),
             detail="The scheduler was restarted, and no call of it waits any more.",
         )  # fmt: skip
 
     def is_suspended(self, live: LiveContainer) -> None:
-        self._journal.suspended(live.id, live.suspended_since, live.suspended_before)
+        self._store.suspended(live.id, live.suspended_since, live.suspended_before)
 
     def card_full(self, live: LiveContainer, session: Session, gpu: str, size: int) -> None:
         """The card itself had no memory for `size` bytes inside the lease."""
-        self._journal.event(
+        self._store.event(
             "card_full", live.id, gpu=gpu, pid=session.pid, size=size, used_after=self._note_use(live, gpu),
             detail=f"The card had no memory inside a lease ({live.physical} times): something else is on it.",
         )  # fmt: skip
@@ -138,7 +125,7 @@ class Records:
             return
         live.told[gpu] = used
         kind = "accepted" if used > before else "freed"
-        self._journal.event(
+        self._store.event(
             kind, live.id, gpu=gpu, pid=pid, size=abs(used - before), used_after=used, policy=self._policy(),
         )  # fmt: skip
 

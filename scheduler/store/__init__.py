@@ -219,7 +219,7 @@ class Store(WriteBehind):
         for gpu in gpus:
             self.forget_row((Claim, (container, self._here.gpus[gpu])))
 
-    # ---- what happened: broker.Journal ----
+    # ---- what happened; no call blocks ----
 
     def event(
         self, kind: str, container: str, *, gpu: str = "", pid: int | None = None, size: int = 0,
@@ -247,6 +247,7 @@ class Store(WriteBehind):
         self.sampled(UsageSample(at=at, gpu_id=self._here.gpus[gpu], container_id=container, **fields))
 
     def suspended(self, container: str, since: float | None, before: float) -> None:
+        """`since`: monotonic, None when it is not suspended any more. `before`: seconds of all ended waits."""
         at = None if since is None else self.stamp(container, since)
         self.container(container, suspended_since=at, suspended_seconds=before)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from scheduler.core.turns import Standing
 from scheduler.gpus import Reading
 from scheduler.sessions.broker import Broker
 from scheduler.sessions.live_containers import LiveContainer
@@ -17,15 +18,6 @@ from scheduler.store import Store
 
 LATELY = 60.0  # seconds
 LONGEST = 5.0  # seconds between two looks for which NVML's word is taken: it keeps few samples
-
-
-class Standing(Protocol):
-    """Seconds from some beginning that does not change while there are turns."""
-
-    @property
-    def due(self) -> float: ...
-    @property
-    def held_back(self) -> float: ...
 
 
 class Part(NamedTuple):
