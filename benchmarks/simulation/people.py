@@ -7,11 +7,13 @@ capped, only idle holders go, and turns are by container.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -180,35 +182,72 @@ def paper_run(owners: str, seed: int, *, is_before: bool) -> dict[str, float]:
 # ---- tables -----------------------------------------------------------------------------------------------------
 
 
-Cells = Mapping[tuple[str, str, bool], list[Any]]
+Cells = dict[tuple[str, str, bool], list[Any]]  # (what, which, before) → what was found, seed by seed
+Seed = dict[str, dict[str, Any]]  # "what/which/before" → the fields of what was found; as it stands in a file
+
+RUNS = {
+    **{("lab_run", which): lab_run for which in LABS},
+    **{("day_run", lab.name): day_run for lab in day.LABS},
+    **{("paper_run", several): paper_run for several in OWNERS},
+}
 
 
-def measure(seeds: int, processes: int | None = None) -> dict[tuple[str, str, bool], list[Any]]:
-    """(what, which, before) → what was found, seed by seed. One process for each processor, if it is not said."""
+def measure(seeds: Iterable[int], processes: int | None = None) -> Iterator[tuple[int, Seed]]:
+    """Seed by seed, each as soon as it and those before it are done. One process for each processor, if it is not
+    said."""
     with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
-        jobs: dict[tuple[str, str, bool], Any] = {}
-        for is_before in (True, False):
-            for run, its in ((lab_run, LABS), (day_run, [lab.name for lab in day.LABS]), (paper_run, OWNERS)):
-                for which in its:
-                    jobs[run.__name__, which, is_before] = [
-                        pool.submit(run, which, seed, is_before=is_before) for seed in range(seeds)
-                    ]
-        return {key: [each.result() for each in its] for key, its in jobs.items()}
+        jobs = {
+            seed: {
+                f"{what}/{which}/{'before' * is_before}": pool.submit(run, which, seed, is_before=is_before)
+                for (what, which), run in RUNS.items()
+                for is_before in (True, False)
+            }
+            for seed in seeds
+        }
+        for seed, its in jobs.items():
+            found = {key: each.result() for key, each in its.items()}
+            yield seed, {key: asdict(each) if isinstance(each, Found) else each for key, each in found.items()}
 
 
-def tables(seeds: int, processes: int | None = None) -> str:
-    found = measure(seeds, processes)
-    return f"Means over {seeds} seeds.\n\n" + "\n\n".join([_labs(found), _days(found), _papers(found)])
+def write(seeds: Iterable[int], processes: int | None, folder: Path) -> None:
+    """A file for each seed, so that what is done stays where the rest is cut off. Seeds that have one are left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, found in measure((seed for seed in seeds if not _file(folder, seed).exists()), processes):
+        unfinished = folder / f"{seed}.unfinished"
+        unfinished.write_text(json.dumps(found))
+        unfinished.rename(_file(folder, seed))
 
 
-def as_json(seeds: int, processes: int | None = None) -> dict[str, Any]:
+def _file(folder: Path, seed: int) -> Path:
+    return folder / f"seed-{seed:03}.json"
+
+
+def read(folder: Path) -> list[Seed]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("seed-*.json"))]
+
+
+def _cells(seeds: Sequence[Seed]) -> Cells:
+    cells: Cells = {}
+    for found in seeds:
+        for key, each in found.items():
+            what, which, is_before = key.split("/")
+            cells.setdefault((what, which, bool(is_before)), []).append(Found(**each) if what == "lab_run" else each)
+    return cells
+
+
+def tables(seeds: Sequence[Seed]) -> str:
+    found = _cells(seeds)
+    return f"Means over {len(seeds)} seeds.\n\n" + "\n\n".join([_labs(found), _days(found), _papers(found)])
+
+
+def as_json(seeds: Sequence[Seed]) -> dict[str, Any]:
     """The means, and each bar of issue 33 beside what was found."""
-    found = measure(seeds, processes)
+    found = _cells(seeds)
     means = {
         f"{what[:-4]}: {which}{', before' * is_before}": _means([_figures(each) for each in its])
         for (what, which, is_before), its in found.items()
     }
-    return {"seeds": seeds, "bars": bars(found), "means": means}
+    return {"seeds": len(seeds), "bars": bars(found), "means": means}
 
 
 def _figures(found: Any) -> dict[str, float]:
