@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.simulation import day, people, pieces, turns_mixes
+from benchmarks.simulation import day, pieces, turns_mixes
 from benchmarks.simulation.report import figure, tables
 from benchmarks.simulation.series import ALL_POLICIES, SIZES, Series, measure
 from benchmarks.simulation.workloads import CAPACITY, WORKLOADS
@@ -31,11 +31,6 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workload", choices=WORKLOADS, default="paper")
     parser.add_argument("--figures", type=Path, help="draw the figures into this folder (docs/figures if not narrowed)")
     parser.add_argument("--day", action="store_true", help="instead: what giving way is worth, in a lab's day")
-    parser.add_argument("--people", action="store_true", help="instead: fair between people, in saturated labs")
-    parser.add_argument("--processes", type=int, help="with --people: at a time (one for each processor)")
-    parser.add_argument("--first", type=int, default=0, help="with --people: the first seed (0)")
-    parser.add_argument("--into", type=Path, metavar="FOLDER", help="with --people: only a file for each seed")
-    parser.add_argument("--out-of", type=Path, metavar="FOLDER", help="with --people: tables of such files")
     parser.add_argument("--pieces", action="store_true", help="instead: moves between the cards of a host, for a week")
     parser.add_argument("--turns", action="store_true", help="instead: turns of computing, with programs that drain")
     parser.add_argument("--trace", type=int, metavar="SEED", help="print the trace of the first of --sizes as JSON")
@@ -50,9 +45,6 @@ def main(words: Sequence[str] | None = None) -> None:
     options = _options(words)
     if options.day:
         print(day.tables(options.seeds))
-        return
-    if options.people:
-        _people(options)
         return
     if options.pieces:
         print(pieces.tables(options.seeds))
@@ -76,20 +68,6 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"Workload {series.workload}, means over {series.seeds} seeds.\n\n{tables(series)}")
         if series.workload == "paper":
             print(f"\n{PAPER}")
-
-
-def _people(options: argparse.Namespace) -> None:
-    seeds = range(options.first, options.first + options.seeds)
-    if options.into:
-        people.write(seeds, options.processes, options.into)
-        return
-    found = (
-        people.read(options.out_of) if options.out_of else [its for _, its in people.measure(seeds, options.processes)]
-    )
-    if options.json:
-        _print_json(people.as_json(found))
-    else:
-        print(people.tables(found))
 
 
 def _print_json(what: object) -> None:

@@ -3,10 +3,13 @@
 Everybody keeps a number of containers going: when one has ended the next is sent off. A container takes 2 to 16 GiB and
 computes for half an hour in the mean, on a card of its own. *Before*: the head is whose call was due first, nobody is
 capped, only idle holders go, and turns are by container.
+
+python -m benchmarks.simulation.people [--help]     (needs Python's standard library only)
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -340,3 +343,24 @@ def _papers(found: Cells) -> str:
         ratio = " ".join(f"{new / old:.4f}" for new, old in zip(now, was, strict=True))
         rows.append([f"{people} people", *(f"{each:.2f}" for each in now), ratio])
     return aligned(rows)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation.people", description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds (100)")
+    parser.add_argument("--processes", type=int, help="at a time (one for each processor)")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="write a file for each seed, and no tables")
+    parser.add_argument("--out-of", type=Path, metavar="FOLDER", help="make the tables of such files")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    options = parser.parse_args(words)
+    seeds = range(options.first, options.first + options.seeds)
+    if options.into:
+        write(seeds, options.processes, options.into)
+        return
+    found = read(options.out_of) if options.out_of else [each for _, each in measure(seeds, options.processes)]
+    print(json.dumps(as_json(found), indent=1) if options.json else tables(found))
+
+
+if __name__ == "__main__":
+    main()
