@@ -25,6 +25,22 @@ def test_in_a_saturated_lab_each_person_has_what_is_due(monkeypatch):
     assert now.moving <= 0.005
 
 
+def test_a_run_that_is_cut_goes_on_with_the_seeds_that_have_no_file(monkeypatch, tmp_path):
+    """Each seed's file has what a run in one go would have found."""
+    for name, lab in list(LABS.items()):
+        if name != "newcomer":
+            monkeypatch.delitem(LABS, name)
+    monkeypatch.setitem(LABS, "newcomer", replace(lab, begins=None, counts=0.0, until=0.1 * DAY))
+    monkeypatch.setattr(people, "RUNS", {("lab_run", "newcomer"): lab_run})
+    people.write([1], 1, tmp_path)
+    (tmp_path / "2.unfinished").write_text("{")
+    first = (tmp_path / "seed-001.json").stat().st_mtime_ns
+    people.write([1, 2], 1, tmp_path)
+    assert (tmp_path / "seed-001.json").stat().st_mtime_ns == first
+    assert people.read(tmp_path) == [found for _, found in people.measure([1, 2], 1)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-001.json", "seed-002.json"]
+
+
 def test_one_persons_jobs_are_decided_as_if_there_were_no_people(monkeypatch):
     """The paper's workload of one owner, to the last bit; with what compares people taken out."""
     jobs = [[replace(job, owner=owner) for job in paper(38, 1)] for owner in ("", "ann")]
