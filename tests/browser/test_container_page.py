@@ -223,3 +223,24 @@ def test_one_that_failed_at_once_shows_its_last_lines_and_no_empty_chart(site, o
     expect(page.locator("#end pre")).to_contain_text("ModuleNotFoundError")
     expect(page.locator("#held")).to_have_count(0)
     expect(page.locator("main")).to_contain_text("No use of GPU memory was recorded.")
+
+
+LINES_OF_THE_QUOTA = """() => {
+  const canvas = document.querySelector("#held canvas");
+  const { data } = canvas.getContext("2d").getImageData(canvas.width / 2, 0, 1, canvas.height);
+  const red = [...Array(canvas.height).keys()].map((y) => data[4 * y + 3] > 0 && data[4 * y] - data[4 * y + 1] > 60);
+  return red.filter((is, y) => is && !red[y - 1]).length;
+}"""
+
+
+def test_only_the_quota_is_red_in_a_chart_that_is_drawn_again(site, open_as):
+    """Every line of the grid had the colour of the quota as soon as a container without samples had its first."""
+    made = rows.container("young", person("ann"), rows.gpu(), quota=3)
+    page = open_as("ann", "/queue/")
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)
+    page.goto(f"/containers/{made.pk}/")
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    expect(page.locator("#held canvas")).to_be_visible()
+    page.clock.run_for(1000)
+    assert page.evaluate(LINES_OF_THE_QUOTA) == 1

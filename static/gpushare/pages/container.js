@@ -124,12 +124,14 @@ const plot = chart(
       draw: [
         ({ ctx, bbox, valToPos }) => {
           const y = valToPos(quota(), "y", true);
+          ctx.save(); // uPlot remembers what it has set, and sets it no second time
           ctx.strokeStyle = colour("--bad");
           ctx.setLineDash([]);
           ctx.beginPath();
           ctx.moveTo(bbox.left, y);
           ctx.lineTo(bbox.left + bbox.width, y);
           ctx.stroke();
+          ctx.restore();
         },
       ],
     },
