@@ -200,7 +200,7 @@ def open_page(stack: ExitStack, appliance: Appliance, session: str) -> Page:
     context.add_cookies([{"name": "sessionid", "value": session, "url": appliance.url}])
     page = context.new_page()
     page.add_init_script(HEAR)
-    page.goto(appliance.url)
+    page.goto(f"{appliance.url}/?sort=age")  # what is measured was launched last, and holds the least
     page.locator('#connection[data-state="live"]').wait_for()
     return page
 
@@ -295,13 +295,13 @@ def main() -> int:
         breathing = appliance.launch(sys.executable, "-c", BREATHE, name="breathing")["id"]
         session = sign_in(appliance)
         stop, calm, heard = threading.Event(), threading.Event(), Heard(container)
-        stack.callback(stop.set)
         cookie = f"sessionid={session}"
         watchers = threading.Thread(target=lambda: asyncio.run(watch(appliance, cookie, given.watchers, heard, stop)))
         stirring = threading.Thread(target=stir, args=(home / "database/gpushare.sqlite3", calm))
         watchers.start()
         stirring.start()
         stack.callback(watchers.join)
+        stack.callback(stop.set)  # before the join, also where something fails
         page = open_page(stack, appliance, session)
         time.sleep(2)
         took = changes(appliance, page, container, given.changes, heard)
