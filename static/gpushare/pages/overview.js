@@ -272,7 +272,7 @@ function cardOf(uuid) {
   return cards.get(uuid);
 }
 
-function show() {
+function showCards() {
   const all = Object.entries(live.state.gpus);
   $("no-gpus").hidden = all.length > 0;
   const shown = showNodes() ?? all.sort(([, a], [, b]) => a.index - b.index);
@@ -286,14 +286,23 @@ function show() {
     (element, item) => (item.heading ? showHead(element, item) : showCard(element, item)),
   );
   for (const [uuid] of gpus) showChart(uuid);
-  showTotals();
-  showQueue();
-  showAttention();
-  showPeople();
+}
+
+const news = new Set(); // the sections of the feed that have changed since the last drawing
+function show() {
+  if (news.has("attention")) showAttention();
+  if (["node", "nodes", "gpus", "containers"].some((section) => news.has(section))) {
+    showCards();
+    showTotals();
+    showQueue();
+    showPeople();
+  }
+  news.clear();
 }
 
 let asked = false;
-live.addEventListener("change", () => {
+live.addEventListener("change", ({ detail: { changes } }) => {
+  for (const section of Object.keys(changes)) news.add(section);
   if (asked) return;
   asked = true;
   requestAnimationFrame(async () => {

@@ -24,7 +24,8 @@ function kept(name, value) {
 }
 
 const can = () => "Notification" in window && isSecureContext;
-const wanted = () => can() && Notification.permission === "granted" && kept("notify") === "on";
+/** The permission comes last: each look at it asks another process, and everything waits for the answer. */
+const wanted = () => kept("notify") === "on" && can() && Notification.permission === "granted";
 
 /** What this person is to look at: what is theirs, and everything for those who steer everything. */
 function mine() {
@@ -43,12 +44,9 @@ function show(message, tag) {
 function look() {
   const items = mine();
   document.title = items.length ? `(${items.length}) ${title}` : title;
-  const keys = new Set(items.map(([key]) => key));
-  if (known && wanted()) {
-    const fresh = items.filter(([key]) => !known.has(key));
-    for (const [key, item] of fresh.slice(0, MANY)) show(item.message, key);
-  }
-  known = keys;
+  const fresh = known ? items.filter(([key]) => !known.has(key)) : [];
+  if (fresh.length && wanted()) for (const [key, item] of fresh.slice(0, MANY)) show(item.message, key);
+  known = new Set(items.map(([key]) => key));
 }
 
 /** What happened to my containers since this computer was last told. */
@@ -66,7 +64,7 @@ async function fetchNotices() {
 live.addEventListener("change", ({ detail: { changes } }) => {
   look();
   const touched = Object.keys(changes.containers ?? {});
-  if (!wanted() || !touched.some((id) => live.state.containers[id]?.owner === me)) return;
+  if (!touched.some((id) => live.state.containers[id]?.owner === me) || !wanted()) return;
   for (const timer of timers) clearTimeout(timer);
   timers = SOON.map((soon) => setTimeout(() => fetchNotices().catch(() => {}), soon));
 });
