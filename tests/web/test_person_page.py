@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 
 from tests.support import rows
@@ -96,3 +97,13 @@ def test_stop_all_asks_each_to_end_before_it_is_killed_and_tells_how_many(lab, m
     }
     refused = asker("dora").post("/containers/act/", {"action": "kill", "id": theirs}).content.decode()
     assert "0 containers killed. 3 refused:" in refused
+
+
+def test_the_page_of_a_role_lists_whoever_has_it(db):
+    """It named the members of a group alone, and the page People counted those who have the role by default as well."""
+    boss = asker("boss", "admin")
+    person("ada")
+    User.objects.create_user("newcomer")  # in no group: the role is theirs by default
+    groups = {group.name: group.members for group in boss.get("/people/").context["groups"]}
+    assert boss.get("/groups/user/").context["members"] == ["ada", "newcomer"]
+    assert groups["user"] == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -203,7 +203,7 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
     context = {
         "group": found,
         "is_role": is_role(found),
-        "members": groups.members_of(found),
+        "members": _by_role()[found.name] if is_role(found) else groups.members_of(found),
         "shares": shares.of_group(found),
         "allowance": granting.of(found),
         "fields": limits.fields(granting.of(found), typed if typed and typed.get("do") == "allowance" else None),
@@ -322,10 +322,18 @@ def _groups() -> list[Any]:
     found = list(
         Group.objects.annotate(members=Count("user")).select_related("allowance", "fair").order_by("name")[:MOST_GROUPS]
     )
-    held = Counter(_role(user).group for user in User.objects.filter(is_active=True).prefetch_related("groups"))
+    by_role = _by_role()
     for group in found:
         if is_role(group):
-            group.members = held[group.name]
+            group.members = len(by_role[group.name])
+    return found
+
+
+def _by_role() -> dict[str, list[str]]:
+    """The names of active people by the group of their role, which may be theirs as a superuser or by default."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for user in User.objects.filter(is_active=True).prefetch_related("groups").order_by("username"):
+        found[_role(user).group].append(user.username)
     return found
 
 
