@@ -67,7 +67,7 @@ def test_without_cookies_signing_in_says_what_is_missing(site, open_as):
     page.get_by_label("Password").fill("a long enough password")
     page.context.clear_cookies()
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("cookies")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cookies are needed")
 
 
 def test_a_second_tab_shows_the_same_and_follows_the_theme(site, open_as):

@@ -201,7 +201,7 @@ def test_a_form_in_chunks_is_read(site, stranger):
 def test_a_browser_is_told_on_a_page(site):
     refused = httpx.post(f"{site.url}/login/", content=b"x" * 300_000, timeout=PATIENCE)
     assert (refused.status_code, refused.headers["content-type"]) == (413, "text/html; charset=utf-8")
-    assert "<h1>This was not accepted</h1>" in refused.text
+    assert "<h1>Request refused</h1>" in refused.text
     assert "at most" in refused.text
 
 

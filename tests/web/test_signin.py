@@ -168,3 +168,13 @@ def test_a_part_of_a_page_that_is_asked_for_after_the_session_has_ended_leads_to
     assert (part.status_code, part.headers["HX-Refresh"], part.content) == (401, "true", b"")
     whole = Client().get(path)
     assert (whole.status_code, whole.headers["Location"]) == (302, f"/login/?next={path}")
+
+
+def test_a_form_that_is_refused_for_its_token_names_the_one_cause(bob):
+    strict = Client(enforce_csrf_checks=True)
+    sent = {"username": "bob", "password": "x"}
+    without = strict.post("/login/", sent)
+    assert (without.status_code, "<h1>Cookies are needed</h1>" in without.content.decode()) == (403, True)
+    strict.get("/login/")
+    outdated = strict.post("/login/", sent | {"csrfmiddlewaretoken": "x" * 32})
+    assert (outdated.status_code, "<h1>This page is out of date</h1>" in outdated.content.decode()) == (403, True)
