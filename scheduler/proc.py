@@ -206,14 +206,15 @@ def open_namespace(pid: int, name: str) -> int:
     raise error
 
 
-def descriptors(pid: int) -> set[str]:
-    """Where its open descriptors lead: files, `socket:[INODE]`, … Empty if it has ended, or may not be looked at."""
-    found = set()
+def descriptors(pid: int) -> dict[str, str]:
+    """Where its open descriptors lead (files, `socket:[INODE]`, …), and the number of one that leads there. Empty if it
+    has ended, or may not be looked at."""
+    found = {}
     for folder in folders(pid):
         with contextlib.suppress(OSError), os.scandir(f"{folder}/fd") as entries:
             for each in entries:
                 with contextlib.suppress(OSError):  # closed meanwhile
-                    found.add(os.readlink(each.path))
+                    found[os.readlink(each.path)] = each.name
     return found
 
 

@@ -12,39 +12,21 @@ import ctypes
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from ipaddress import IPv4Address, IPv6Address
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from scheduler import proc
+from scheduler.containers.consoles.listeners import Listener, Owns, held, listeners
 from web.errors import Problem
 
 CLONE_NEWNET = 0x40000000
-LISTENS = "0A"  # TCP_LISTEN, as /proc/net/tcp has it
 CONNECTS_WITHIN = 3.0  # seconds; it is the same host
 SHOWN = 8  # ports named in an error
 ENDED = Problem("container_ended", "The container has ended.", 409)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Made = TypeVar("Made")
-Owns = Callable[[int], bool]
-"""Whether the process with this host pid runs inside the container."""
-
-
-class Listener(NamedTuple):
-    """A listening TCP socket. `inode` names it for good."""
-
-    address: IPv4Address | IPv6Address
-    port: int
-    inode: str
-
-    @property
-    def reached_at(self) -> str:
-        if not self.address.is_unspecified:
-            return str(self.address)
-        return "127.0.0.1" if self.address.version == 4 else "::1"
 
 
 class Begun(NamedTuple):
@@ -67,7 +49,7 @@ async def connect(pid: int, port: int, owns: Owns) -> socket.socket:
     try:
         async with asyncio.timeout(CONNECTS_WITHIN):
             await asyncio.get_running_loop().sock_connect(connection, (found.reached_at, found.port))
-        if is_host and not await asyncio.to_thread(lambda: found in _listeners()):
+        if is_host and found not in listeners():
             raise _nothing(port, [])  # somebody else may have taken its place before we came
         connection.setblocking(True)
         return connection
@@ -92,9 +74,10 @@ def _begin(pid: int, port: int, owns: Owns) -> Begun:
         if not owns(pid):
             raise ENDED
         if os.fstat(namespace).st_ino == os.stat("/proc/self/ns/net").st_ino:
-            its = _sockets(owns)
-            return Begun(*_to(port, lambda found: found.inode in its), True)
-        return Begun(*_within(namespace, lambda: _to(port, lambda found: True)), False)
+            there = listeners()
+            known = [each for each in there if each.port == port and each.is_still_held(owns)]
+            return Begun(*_to(port, known or held(there, owns)), True)
+        return Begun(*_within(namespace, lambda: _to(port, listeners())), False)
     except OSError as error:
         raise _not_reached(port, error) from None
     finally:
@@ -121,43 +104,16 @@ def _within(namespace: int, work: Callable[[], Made]) -> Made:
     return done.result()
 
 
-def _to(port: int, is_its: Callable[[Listener], bool]) -> tuple[socket.socket, Listener]:
-    """Not connected yet. Raises Problem, OSError."""
-    listeners = list(_listeners())
-    for found in listeners:
-        if port in (found.port, 0) and is_its(found):
-            if port == 0 and (others := {each.port for each in listeners if is_its(each)} - {found.port}):
-                raise _which(sorted(others | {found.port}))
-            family = socket.AF_INET6 if ":" in found.reached_at else socket.AF_INET
-            return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK), found
-    raise _nothing(port, sorted({each.port for each in listeners if is_its(each)}))
-
-
-def _listeners() -> Iterator[Listener]:
-    """In the network namespace of this thread. Raises OSError."""
-    for table in ("tcp", "tcp6"):
-        path = Path("/proc/thread-self/net", table)
-        for line in path.read_text().splitlines()[1:] if path.exists() else ():
-            _, local, _, state, *rest = line.split()
-            if state == LISTENS:
-                address, port = local.split(":")
-                yield Listener(_address(address), int(port, 16), rest[5])
-
-
-def _address(text: str) -> IPv4Address | IPv6Address:
-    """As the kernel prints it: words of four bytes, each in the processor's order."""
-    packed = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
-    if len(packed) == 4:
-        return IPv4Address(packed)
-    address = IPv6Address(packed)
-    return address.ipv4_mapped or address
-
-
-def _sockets(owns: Owns) -> set[str]:
-    """The inodes of all that the container's processes have. Looked for once: a host may have hundreds of listeners."""
-    pids = map(int, filter(str.isdecimal, os.listdir("/proc")))
-    found = {link for pid in pids if owns(pid) for link in proc.descriptors(pid)}
-    return {link.removeprefix("socket:[").removesuffix("]") for link in found if link.startswith("socket:[")}
+def _to(port: int, its: list[Listener]) -> tuple[socket.socket, Listener]:
+    """Not connected yet. `its`: of the container. Raises Problem, OSError."""
+    ports = sorted({each.port for each in its})
+    if port == 0 and len(ports) > 1:
+        raise _which(ports)
+    found = next((each for each in its if port in (each.port, 0)), None)
+    if found is None:
+        raise _nothing(port, ports)
+    family = socket.AF_INET6 if ":" in found.reached_at else socket.AF_INET
+    return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK), found
 
 
 def _which(ports: list[int]) -> Problem:
