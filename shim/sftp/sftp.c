@@ -1,6 +1,7 @@
 /* Files by SFTP, version 3 (draft-ietf-secsh-filexfer-02), with OpenSSH's extensions posix-rename, hardlink, fsync and
  * limits. Runs inside a container, as its user, on the standard streams: it may do what that user may, and needs
- * nothing of the image. Static, no allocation but of handles, one request after the other. */
+ * nothing of the image. Static, no allocation but of handles, one request after the other. With a path, it serves the
+ * UNIX socket there instead. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <endian.h>
@@ -16,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "connect.h"
 #include "message.h"
 
 static void put_handle(uint32_t id, int file, DIR *folder, int appends) {
@@ -314,7 +316,8 @@ static int whole(ssize_t (*pass)(int, void *, size_t), int file, uint8_t *data, 
 
 static ssize_t write_out(int file, void *data, size_t length) { return write(file, data, length); }
 
-int main(void) {
+int main(int count, char **words) {
+    if (count > 1) return connect_to(words[1]);
     for (int number = 0; number < HANDLES; number++) handles[number].file = -1;
     for (;;) {
         uint32_t length;

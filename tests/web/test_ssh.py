@@ -211,6 +211,54 @@ async def test_nothing_else_is_forwarded(lab: Lab, to: str) -> None:
     await forwarding.wait()
 
 
+CAPITALS = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.bind(sys.argv[1])
+    server.listen()
+    print("listening", flush=True)
+    while True:
+        with server.accept()[0] as client:
+            while data := client.recv(1 << 16):
+                client.sendall(data.upper())
+            client.sendall(b"over")
+"""
+
+
+async def test_a_unix_socket_of_the_container_is_forwarded(lab: Lab) -> None:
+    """By its path in the container; also relative to where its programs begin."""
+    (lab.work / "serve.py").write_text(CAPITALS)
+    serving = await lab.start("exec python3 serve.py in-capitals")
+    outer = a_port()
+    forwarding = await lab.start("-N", f"-L{outer}:{lab.work}/in-capitals")
+    async with asyncio.timeout(PATIENCE):
+        assert serving.stdout
+        assert await serving.stdout.readline() == b"listening\n"
+        for _ in range(2):  # one after the other
+            reader, writer = await eventually(lambda: connected(outer))
+            typed = b"typed" * 100_000
+            writer.write(typed)
+            assert await reader.readexactly(len(typed)) == typed.upper()
+            writer.write_eof()
+            assert await reader.read() == b"over"
+            writer.close()
+    entry = await AuditEntry.objects.aget(action="socket-opened")
+    assert entry.detail["path"] == f"{lab.work}/in-capitals"
+    for each in (serving, forwarding):
+        each.terminate()
+        await each.wait()
+
+
+@pytest.mark.parametrize("path", ["/nothing/there", "/etc/passwd"])
+async def test_a_path_where_no_socket_listens_is_refused(lab: Lab, path: str) -> None:
+    outer = a_port()
+    forwarding = await lab.start("-N", f"-L{outer}:{path}")
+    assert await answer_of(outer) == b""
+    forwarding.terminate()
+    assert forwarding.stderr
+    await forwarding.wait()
+
+
 def a_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         found: int = server.getsockname()[1]
@@ -384,3 +432,20 @@ async def test_a_docker_container_is_entered_in_the_same_ways(in_docker: Lab) ->
     sized = 'until [ -n "$(stty size 2>/dev/null)" ]; do true; done; stty size; exit 3'
     code, out, err = await in_docker.ssh("-tt", sized)
     assert (code, out, err) == (3, b"24 80\r\n", b"")
+
+
+@pytest.mark.docker
+async def test_a_link_in_a_docker_container_leads_to_no_socket_of_the_host(in_docker: Lab) -> None:
+    with socket.socket(socket.AF_UNIX) as of_the_host:
+        of_the_host.bind(str(in_docker.home / "host.sock"))
+        of_the_host.listen()
+        assert (await in_docker.ssh(f"/bin/busybox ln -s {in_docker.home}/host.sock /tmp/link"))[0] == 0
+        for path in (f"{in_docker.home}/host.sock", "/tmp/link", "/proc/1/root/../../host.sock"):
+            outer = a_port()
+            forwarding = await in_docker.start("-N", f"-L{outer}:{path}")
+            assert await answer_of(outer) == b""
+            forwarding.terminate()
+            await forwarding.wait()
+        of_the_host.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            of_the_host.accept()

@@ -34,7 +34,7 @@ LOOK_AGAIN = 0.25  # seconds until it is asked again whether a container's memor
 LATER = 5.0  # seconds after which who finds no place among those that wait for it may come again
 waiting = Places(64)  # connections for each container whose memory is away
 NOTED_EVERY = 3600.0  # seconds between two audit entries about the same person and port
-_noted: dict[tuple[int, UUID, int], float] = {}  # when, by this process's clock
+_noted: dict[tuple[int, UUID, int | str], float] = {}  # when, by this process's clock
 
 
 class PortConsumer(ConsoleConsumer):
@@ -115,7 +115,7 @@ async def _reached_now(container: Container, port: int) -> tuple[socket.socket, 
     return connection, PORT.unpack(told)[0]
 
 
-def noteworthy(whose: tuple[int, UUID, int]) -> bool:
+def noteworthy(whose: tuple[int, UUID, int | str]) -> bool:
     """Whether it goes into the audit log: a browser opens hundreds of connections to one application."""
     now = time.monotonic()
     for old in [key for key, at in _noted.items() if now - at > NOTED_EVERY]:

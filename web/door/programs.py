@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
-from asyncssh import SSHServerChannel, SSHServerSession
+from asyncssh import SSHServerSession
 
 from web.budgets import Places
 from web.console.frames import WINDOW, BadFrame
@@ -23,25 +23,87 @@ FAILED = 255  # exit code of ssh where no program has one
 ENDING = {"INT", "TERM", "HUP", "KILL", "QUIT", "ABRT"}  # signals by which a program without a terminal is ended
 TYPED = {"INT": b"\x03", "QUIT": b"\x1c"}  # what a terminal makes these signals of
 # Beside the container's socket; what the image has goes before nothing of ours.
-START_SFTP = ("/bin/sh", "-c", f'at=${{GPUSHARE_SOCKET%/*}}; exec "${{at:-{SOCKETS}}}/{SFTP}"')
+START_SFTP = ("/bin/sh", "-c", f'at=${{GPUSHARE_SOCKET%/*}}; exec "${{at:-{SOCKETS}}}/{SFTP}" "$@"', "sh")
 places = Places("consoles", "consoles_in_all")
 
 
-class Program(SSHServerSession[bytes]):
-    """`visit` says who asks, once they are in."""
+class Piped:
+    """One end of a channel: what comes by it is typed into a program, and what that writes is sent, each as soon as
+    there is room. `visit` says who asks, once they are in."""
+
+    _channel: Any
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        self._asked: dict[str, Any] = {"command": list(SHELL), "interactive": True, "tty": False}
         self._typed: asyncio.Queue[bytes] = asyncio.Queue()  # empty bytes: the input's end
         self._untyped = 0
         self._room = asyncio.Event()
-        self._room.set()
-        self._streams: Streams | None = None
         self._tasks = set[asyncio.Task[Any]]()
 
-    def connection_made(self, chan: SSHServerChannel[bytes]) -> None:
+    def connection_made(self, chan: Any) -> None:
         self._channel = chan
+
+    def session_started(self) -> None:
+        self._room.set()
+
+    def data_received(self, data: bytes, datatype: Any) -> None:
+        self._untyped += len(data)
+        self._typed.put_nowait(data)
+        if self._untyped > WINDOW:
+            self._channel.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._typed.put_nowait(b"")
+        return True
+
+    def pause_writing(self) -> None:
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        self._room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._room.set()
+        for task in self._tasks:
+            task.cancel()
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pass(self, streams: Streams) -> None:
+        """Until the program has written its last. Raises Problem, BadFrame."""
+        typing = asyncio.create_task(self._type(streams))
+        try:
+            await streams.pump(self._show)
+        finally:
+            typing.cancel()
+
+    async def _type(self, streams: Streams) -> None:
+        while data := await self._typed.get():
+            await streams.write(data)
+            self._untyped -= len(data)
+            if self._untyped <= WINDOW // 2:
+                self._channel.resume_reading()
+        streams.end_input()
+
+    async def _show(self, errors: bool, data: bytes) -> None:
+        await self._room.wait()
+        if not self._channel.is_closing():
+            (self._channel.write_stderr if errors else self._channel.write)(data)
+
+
+async def ended(streams: Streams) -> None:
+    """Whatever happens to us, the program ends: whoever cancels has gone."""
+    await asyncio.shield(asyncio.create_task(streams.close()))
+
+
+class Program(Piped, SSHServerSession[bytes]):
+    def __init__(self, visit: Visit) -> None:
+        super().__init__(visit)
+        self._asked: dict[str, Any] = {"command": list(SHELL), "interactive": True, "tty": False}
+        self._streams: Streams | None = None
 
     def pty_requested(self, term_type: str, term_size: Any, term_modes: Any) -> bool:
         self._asked["tty"] = True
@@ -59,17 +121,8 @@ class Program(SSHServerSession[bytes]):
         return subsystem == "sftp"
 
     def session_started(self) -> None:
+        super().session_started()
         self._keep(self._run())
-
-    def data_received(self, data: bytes, datatype: Any) -> None:
-        self._untyped += len(data)
-        self._typed.put_nowait(data)
-        if self._untyped > WINDOW:
-            self._channel.pause_reading()
-
-    def eof_received(self) -> bool:
-        self._typed.put_nowait(b"")
-        return True
 
     def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
         if self._streams and 0 < width <= 10_000 and 0 < height <= 10_000:
@@ -83,22 +136,6 @@ class Program(SSHServerSession[bytes]):
 
     def break_received(self, msec: int) -> bool:
         return False
-
-    def pause_writing(self) -> None:
-        self._room.clear()
-
-    def resume_writing(self) -> None:
-        self._room.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._room.set()
-        for task in self._tasks:
-            task.cancel()
-
-    def _keep(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
         code: int | None = FAILED
@@ -120,24 +157,8 @@ class Program(SSHServerSession[bytes]):
         size = {"rows": rows, "columns": columns} if 0 < rows <= 10_000 and 0 < columns <= 10_000 else {}
         asked = ExecSpec.parse({**self._asked, **size})
         self._streams = streams = await start(self._visit.container, asked)
-        typing = asyncio.create_task(self._type(streams))
         try:
-            await streams.pump(self._show)
+            await self._pass(streams)
             return await streams.exit_code()
         finally:
-            typing.cancel()
-            # Whatever happens to us, it ends: whoever cancels has gone.
-            await asyncio.shield(asyncio.create_task(streams.close()))
-
-    async def _type(self, streams: Streams) -> None:
-        while data := await self._typed.get():
-            await streams.write(data)
-            self._untyped -= len(data)
-            if self._untyped <= WINDOW // 2:
-                self._channel.resume_reading()
-        streams.end_input()
-
-    async def _show(self, errors: bool, data: bytes) -> None:
-        await self._room.wait()
-        if not self._channel.is_closing():
-            (self._channel.write_stderr if errors else self._channel.write)(data)
+            await ended(streams)

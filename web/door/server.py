@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, cast
 
 import asyncssh
 from asyncssh.forward import SSHForwarder
@@ -16,9 +16,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from web.budgets import Places
 from web.console.ports import noteworthy, reached
 from web.door.programs import Program
+from web.door.sockets import Socket
 from web.door.visit import Visit, admitted
 from web.errors import Problem
 from web.people import ssh_keys, visitor
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +43,7 @@ class Guest(asyncssh.SSHServer):
 
     def __init__(self) -> None:
         self._visit: Visit | None = None
-        self._opening = set[asyncio.Task[tuple[socket.socket, int]]]()  # forwarded ports that are not reached yet
+        self._opening = set[asyncio.Task[Any]]()  # forwarded ports and sockets that are not reached yet
         self._watching: asyncio.Task[None] | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
@@ -114,21 +117,36 @@ class Guest(asyncssh.SSHServer):
             )
         try:
             place = ports.require(visit.user.pk, "connections to containers are open")
-            self._opening.add(opening := asyncio.create_task(reached(visit.container, dest_port)))
-            opening.add_done_callback(self._opening.discard)
             try:
-                connection, port = await opening
+                connection, port = await self._open(reached(visit.container, dest_port))
             except BaseException:
                 place.free()
                 raise
-        except asyncio.CancelledError:
-            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "the connection has ended") from None
         except Problem as problem:
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, problem.message) from None
         if noteworthy((visit.user.pk, visit.container.pk, port)):
             await database_sync_to_async(visit.record)("port-opened", port=port)
         _, inner = await asyncio.get_running_loop().create_connection(lambda: _Inner(place.free), sock=connection)
         return cast("asyncssh.SSHTCPSession[bytes]", SSHForwarder(inner))
+
+    async def _open(self, work: Coroutine[Any, Any, T]) -> T:
+        """Cancelled if the connection ends meanwhile. Raises ChannelOpenError then."""
+        self._opening.add(opening := asyncio.create_task(work))
+        opening.add_done_callback(self._opening.discard)
+        try:
+            return await opening
+        except asyncio.CancelledError:
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "the connection has ended") from None
+
+    async def unix_connection_requested(self, dest_path: str) -> Socket:
+        """-L to a path. Raises ChannelOpenError."""
+        visit = self._visit
+        assert visit is not None
+        found = Socket(visit)
+        await self._open(found.reach(dest_path))
+        if noteworthy((visit.user.pk, visit.container.pk, dest_path)):
+            await database_sync_to_async(visit.record)("socket-opened", path=dest_path)
+        return found
 
 
 class _Inner(SSHForwarder):
