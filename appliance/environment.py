@@ -178,3 +178,22 @@ def port_range(name: str, default: str) -> tuple[int, int]:
     if not (lowest.isdecimal() and highest.isdecimal() and 0 < int(lowest) <= int(highest) <= HIGHEST_PORT):
         raise ImproperlyConfigured(f'{name} is {given!r}. It is a range of ports such as "20000-29999".')
     return int(lowest), int(highest)
+
+
+def public_keys(name: str) -> list[str]:
+    """Of OpenSSH, one or several with commas between them: the kind and the content of each, without its comment."""
+    found = []
+    for given in filter(None, map(str.strip, text(name).split(","))):
+        from cryptography.exceptions import UnsupportedAlgorithm  # not for those who set none
+        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+        key = " ".join(given.split()[:2])
+        try:
+            load_ssh_public_key(key.encode())
+        except (ValueError, UnsupportedAlgorithm):
+            raise ImproperlyConfigured(
+                f"{name} has {given[:40]!r}. It is a public key as in a file that ends with .pub: ssh-ed25519 AAAA…; "
+                "several have commas between them."
+            ) from None
+        found.append(key)
+    return found

@@ -266,6 +266,7 @@ LOGGING = logs.configured(
 HOST = environment.text("HOST", "127.0.0.1")
 PORT = environment.port("PORT", 8000)
 GPUSHARE_SSH = environment.listener("GPUSHARE_SSH", HOST)  # the door for ssh; None: there is none
+GPUSHARE_SSH_CA = environment.public_keys("GPUSHARE_SSH_CA")  # whose certificates sign people in by ssh
 # Applications in containers, each at a host name of its own below this domain; empty: by `gpushare open` alone.
 GPUSHARE_APPS = environment.wildcard("GPUSHARE_APPS")
 GPUSHARE_APPS_LISTEN = environment.listener("GPUSHARE_APPS_LISTEN", HOST, "8001")  # the door for them

@@ -38,6 +38,7 @@ def test_every_setting_is_documented():
         ("PORT", "eighty", "PORT is 'eighty', which is not a whole number"),
         ("GPUSHARE_APPS", "apps.example", "It is a star and a domain"),
         ("GPUSHARE_APPS", "*.lab-apps.example", "GPUSHARE_APPS needs GPUSHARE_TLS=1 and GPUSHARE_PUBLIC_URL"),
+        ("GPUSHARE_SSH_CA", "ssh-ed25519 bm90aGluZw==", "GPUSHARE_SSH_CA has 'ssh-ed25519 bm90aGluZw=='"),
         ("PORT", "70000", "PORT is '70000', which is not a whole number of 0 to 65535."),
         ("GPUSHARE_GPUS", "two", "GPUSHARE_GPUS=two is none of: auto, nvidia"),
         ("GPUSHARE_GPUS", "nvidia", "NVML"),

@@ -329,6 +329,78 @@ async def test_a_right_that_is_taken_away_closes_the_connection(
         assert await client.wait() == 255
 
 
+class Certified:
+    """A key that nobody has added, and an authority that the door trusts."""
+
+    def __init__(self, lab: Lab, settings: Any) -> None:
+        self._lab = lab
+        self.key, self.authority, self.foreign = (lab.home / name for name in ("unknown", "authority", "foreign"))
+        for each in (self.key, self.authority, self.foreign):
+            make_key(each)
+        settings.GPUSHARE_SSH_CA = [" ".join(self.authority.with_suffix(".pub").read_text().split()[:2])]
+
+    async def sign(self, *words: str, by: Path | None = None) -> None:
+        """OpenSSH finds the certificate beside the key."""
+        command = ["ssh-keygen", "-q", "-s", str(by or self.authority), "-I", "laptop", *words, f"{self.key}.pub"]
+        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+
+    async def ssh(self, *words: str) -> tuple[int, bytes, bytes]:
+        return await self._lab.ssh(*words, key=self.key)
+
+
+async def test_a_certificate_signs_in_whoever_it_names(lab: Lab, settings: Any) -> None:
+    certified = Certified(lab, settings)
+    await sync_to_async(make_user)("boss", Role.OPERATOR)
+    for name in ("owner", "boss"):
+        await certified.sign("-n", name, "-V", "+1h")
+        assert await certified.ssh("echo in") == (0, b"in\n", b"")
+        entry = await AuditEntry.objects.filter(action="ssh-opened").alatest("pk")
+        assert (entry.actor, entry.detail["certificate_of"]) == (name, fingerprint(certified.authority))
+    await certified.sign("-n", "owner", "-O", "force-command=echo forced", "-O", "source-address=127.0.0.0/8")
+    assert await certified.ssh("echo in") == (0, b"forced\n", b"")
+
+
+def fingerprint(key: Path) -> str:
+    said = subprocess.run(["ssh-keygen", "-lf", f"{key}.pub"], check=True, capture_output=True, text=True).stdout
+    return said.split()[1]
+
+
+async def test_a_certificate_of_another_kind_lets_nobody_in(lab: Lab, settings: Any) -> None:
+    certified = Certified(lab, settings)
+    await sync_to_async(make_user)("stranger")
+    await sync_to_async(make_user)("*", Role.OPERATOR)
+    gone = await sync_to_async(make_user)("gone", Role.OPERATOR)
+    await type(gone).objects.filter(pk=gone.pk).aupdate(is_active=False)
+    refused: list[tuple[str, ...]] = [
+        ("-n", "owner", "-V", "20200101:20200102"), ("-n", "owner", "-V", "+1h:+2h"), ("-n", "owner", "-h"), (),
+        ("-n", "stranger"), ("-n", "gone"), ("-n", "nobody"), ("-n", "own*"), ("-n", "Owner"), ("-n", "train.v1"),
+        ("-n", "owner", "-O", "source-address=192.0.2.0/24"),
+    ]  # fmt: skip
+    for words in refused:
+        await certified.sign(*words)
+        code, _, err = await certified.ssh("true")
+        assert (code, b"Permission denied" in err) == (255, True), words
+    await certified.sign("-n", "owner", by=certified.foreign)
+    assert (await certified.ssh("true"))[0] == 255
+    await certified.sign("-n", "owner")
+    settings.GPUSHARE_SSH_CA = []
+    assert (await certified.ssh("true"))[0] == 255
+
+
+async def test_a_right_that_is_taken_away_ends_a_certificate_s_connection(
+    lab: Lab, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitor, "LOOK_AGAIN", 0.05)  # 5 s
+    certified = Certified(lab, settings)
+    await certified.sign("-n", "owner")
+    client = await lab.start("echo begun; cat", key=certified.key)
+    async with asyncio.timeout(PATIENCE):
+        assert client.stdout
+        assert await client.stdout.readline() == b"begun\n"
+        await type(lab.owner).objects.aupdate(is_active=False)
+        assert await client.wait() == 255
+
+
 async def test_strangers_who_say_nothing_give_way_to_who_comes(lab: Lab) -> None:
     strangers = [await asyncio.open_connection("127.0.0.1", lab.port) for _ in range(80)]
     assert (await lab.ssh("true"))[0] == 0

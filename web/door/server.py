@@ -1,23 +1,27 @@
-"""The listener, and who is let in: by public key alone, so many at once, those who say nothing for a short while."""
+"""The listener, and who is let in: by public key or certificate, so many at once, those who say nothing for a short
+while."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
+import re
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
 import asyncssh
 from asyncssh.forward import SSHForwarder
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from django.conf import settings
 
 from web.budgets import Places
 from web.console.ports import noteworthy, reached
 from web.door.programs import Program
 from web.door.sockets import Socket
-from web.door.visit import Visit, admitted
+from web.door.visit import Visit, admitted, admitted_by_certificate
 from web.errors import Problem
 from web.people import ssh_keys, visitor
 
@@ -29,6 +33,7 @@ SIGN_IN_SECONDS = 20
 STRANGERS = 64  # connections that nobody has signed in on; the longest waiting gives way
 ALIVE = 30  # seconds between two questions to a client that says nothing; the third without an answer ends it
 KEYS = 20  # that one connection may try
+PRINCIPAL = re.compile(r"[\w@.+-]+")  # no pattern, and nothing that ends the option it stands in
 INSIDE = ("localhost", "127.0.0.1", "::1")
 ports = Places(64, 512)
 people = Places(32, 256)
@@ -43,6 +48,7 @@ class Guest(asyncssh.SSHServer):
 
     def __init__(self) -> None:
         self._visit: Visit | None = None
+        self._certified: dict[str, Visit] = {}  # by the number of whoever may come in by a certificate
         self._opening = set[asyncio.Task[Any]]()  # forwarded ports and sockets that are not reached yet
         self._watching: asyncio.Task[None] | None = None
 
@@ -55,8 +61,14 @@ class Guest(asyncssh.SSHServer):
             oldest._connection.abort()
         self.strangers[self] = None
 
-    def begin_auth(self, username: str) -> bool:
-        self._name = username
+    async def begin_auth(self, username: str) -> bool:
+        """Names those whose certificates are good for this container; asyncssh looks at the certificate itself."""
+        self._certified = {}
+        if settings.GPUSHARE_SSH_CA:
+            visits = await database_sync_to_async(admitted_by_certificate)(username, self._address)
+            self._certified = {str(visit.user.pk): visit for visit in visits}
+            if lines := "\n".join(_authorities(visits)):
+                self._connection.set_authorized_keys(asyncssh.import_authorized_keys(lines))
         return True
 
     def public_key_auth_supported(self) -> bool:
@@ -74,6 +86,9 @@ class Guest(asyncssh.SSHServer):
 
     def auth_completed(self) -> None:
         self.strangers.pop(self, None)
+        if person := cast("list[str]", self._connection.get_key_option("person")):  # the option is a certificate's
+            self._visit = self._certified[person[0]]
+            (self._visit.authority,) = cast("list[str]", self._connection.get_key_option("authority"))
         self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
@@ -147,6 +162,17 @@ class Guest(asyncssh.SSHServer):
         if noteworthy((visit.user.pk, visit.container.pk, dest_path)):
             await database_sync_to_async(visit.record)("socket-opened", path=dest_path)
         return found
+
+
+def _authorities(visits: list[Visit]) -> Iterator[str]:
+    """As in a file authorized_keys: who has signed certificates for whom. `person` and `authority` are ours."""
+    for visit in visits:
+        name = visit.user.get_username()
+        if not PRINCIPAL.fullmatch(name):
+            continue
+        for key in settings.GPUSHARE_SSH_CA:
+            signed_by = ssh_keys.fingerprint_of(base64.b64decode(key.split()[1]))
+            yield f'cert-authority,principals="{name}",person="{visit.user.pk}",authority="{signed_by}" {key}'
 
 
 class _Inner(SSHForwarder):

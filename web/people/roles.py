@@ -65,9 +65,20 @@ def role_held(user: User, groups: Iterable[str]) -> Role:
 
 def admins() -> QuerySet[User]:
     """Everybody who may manage people now."""
+    return _holding(NEEDS[Deed.MANAGE])
+
+
+def steering_all() -> QuerySet[User]:
+    """Everybody who may steer other people's containers now."""
+    return _holding(NEEDS[Deed.STEER_ALL])
+
+
+def _holding(role: Role) -> QuerySet[User]:
+    """Those who are active and have this role, or a higher one."""
+    enough = [each.group for each in Role if each >= role]
     in_a_role = Group.objects.filter(user=OuterRef("pk"), name__in=[role.group for role in Role])
-    by_group = Exists(Group.objects.filter(user=OuterRef("pk"), name=Role.ADMIN.group))
-    by_default = ~Exists(in_a_role) if Role.ADMIN.group == settings.GPUSHARE_DEFAULT_ROLE else Q(pk__in=[])
+    by_group = Exists(Group.objects.filter(user=OuterRef("pk"), name__in=enough))
+    by_default = ~Exists(in_a_role) if settings.GPUSHARE_DEFAULT_ROLE in enough else Q(pk__in=[])
     return get_user_model().objects.filter(Q(is_superuser=True) | by_group | by_default, is_active=True)
 
 
