@@ -68,6 +68,7 @@ for command in (
     managing.allowances,
     managing.tokens,
     managing.keys,
+    managing.guests,
     managing.audit,
     actions.doctor,
 ):

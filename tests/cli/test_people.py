@@ -92,3 +92,14 @@ def test_what_makes_no_sense_is_one_line(shell, words, told):
     assert done.returncode in (1, 2)
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_application_is_shared_with_guests(appliance, shell):
+    for name in ("dora", "emil"):
+        assert shell("people", name, "--create", "--no-password").returncode == 0
+    appliance.launch("/bin/sleep", "600", name="lab", app="8888")
+    assert shell("guests", "lab").stdout == "no guests\n"
+    assert shell("guests", "lab", "--add", "emil", "--add", "dora").stdout == "dora\nemil\n"
+    refused = shell("guests", "lab", "--add", "nobody")
+    assert (refused.returncode, "no active account" in refused.stderr) == (1, True)
+    assert json.loads(shell("guests", "lab", "--remove", "dora", "--json").stdout) == {"guests": ["emil"]}

@@ -3,6 +3,7 @@ keys."""
 
 from appliance.cli.managing.allowances import allowances
 from appliance.cli.managing.groups import groups
+from appliance.cli.managing.guests import guests
 from appliance.cli.managing.nodes import nodes
 from appliance.cli.managing.notices import notice
 from appliance.cli.managing.people import people

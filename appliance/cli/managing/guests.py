@@ -1,0 +1,29 @@
+"""`gpushare guests`: who may open a container's application."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from appliance.cli import options
+from appliance.cli.options import connect
+from appliance.cli.output import show
+
+
+def guests(
+    container: options.Container,
+    add: Annotated[list[str] | None, typer.Option("--add", metavar="USER", help="Add a guest; repeatable.")] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="USER", help="Remove a guest; repeatable.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """List and change who may open a container's application beside its owner and operators."""
+    client = connect()
+    path = "containers", client.container(container)["id"], "guests"
+    told = client.fetch_one(*path)
+    if add or remove:
+        wanted = {*told["guests"], *(add or ())} - {*(remove or ())}
+        told = client.send("PUT", path, {"guests": sorted(wanted)})
+    show(told, as_json, lambda found: "\n".join(found["guests"]) or "no guests")
