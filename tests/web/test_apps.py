@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,15 @@ UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket"}
 
 
 class Application:
-    """Says what it was asked; at /silent it says nothing, at /half a part, at /upgrade it goes on in capitals."""
+    """Says what it was asked; at /silent it says nothing, at /half a part, at /endless more and more, at /upgrade it
+    goes on in capitals."""
 
     def __init__(self) -> None:
         self.heads: list[str] = []
+        self.open = 0  # connections
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -51,6 +55,8 @@ class Application:
                 await self._answer(head, reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
+        finally:
+            self.open -= 1
 
     async def _answer(self, head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match head.split()[1]:
@@ -63,7 +69,15 @@ class Application:
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
                 writer.close()
             case "/nonsense":
-                writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: nonsense\r\nConnection: Upgrade\r\n\r\n")
+                writer.write(
+                    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: nonsense\r\nConnection: Upgrade\r\n\r\n\0\xff"
+                )
+                writer.close()
+            case "/endless":
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                while True:
+                    writer.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+                    await writer.drain()
             case "/upgrade":
                 writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
                 while data := await reader.read(1 << 16):
@@ -92,7 +106,7 @@ class Lab:
         self.application = Application()
         self.scheduler = Scheduler(self.application)
         self._home = home
-        self.door = AppsDoor()
+        self.door, self.address = AppsDoor(), "127.0.0.1"
 
     async def open(self) -> None:
         await self.scheduler.open(self._home)
@@ -108,7 +122,7 @@ class Lab:
         self.host = f"lab-{str(self.container.pk)[:8]}-8888.lab-apps.example"
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        return await asyncio.open_connection(self.address, self.port)
 
     def asking(self, path: str, cookie: str = "", method: str = "GET", **headers: str) -> bytes:
         given = {"Host": self.host, **({"Cookie": cookie} if cookie else {}), **headers}
@@ -309,6 +323,56 @@ async def test_a_container_that_ends_in_the_middle_is_told_and_a_silent_one_wait
     assert not asking.done()
     await lab.scheduler.hang_up()
     assert (await asking).status == 502
+
+
+async def test_an_upgrade_to_something_else_passes_as_it_is_and_ends(lab: Lab) -> None:
+    reader, writer = await lab.connect()
+    writer.write(lab.asking("/nonsense", await lab.enter(lab.owner), **UPGRADE))
+    async with asyncio.timeout(PATIENCE):
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 ")
+        assert await reader.read() == b"\0\xff"
+    writer.close()
+    await eventually(lambda: not lab.application.open)
+
+
+async def test_an_answer_without_end_ends_with_the_browser(lab: Lab) -> None:
+    reader, writer = await lab.connect()
+    writer.write(lab.asking("/endless", await lab.enter(lab.owner), **OWN))
+    async with asyncio.timeout(PATIENCE):
+        await reader.readexactly(8 << 20)
+    assert lab.application.open == 1
+    writer.close()
+    await eventually(lambda: not lab.application.open)
+
+
+@pytest.mark.parametrize("path", ["/upgrade", "/silent", "/endless"])
+async def test_a_laptop_that_slept_and_is_reset_leaves_nothing_open(lab: Lab, path: str) -> None:
+    """Its connection says nothing until a new one of the same address is answered; then its kernel resets it."""
+    cookie = await lab.enter(lab.owner)
+    _, writer = await lab.connect()
+    writer.write(lab.asking(path, cookie, **(UPGRADE if path == "/upgrade" else OWN)))
+    await eventually(lambda: lab.application.open)
+    assert (await lab.ask("/", cookie, **OWN)).status == 200
+    await eventually(lambda: lab.application.open == 1)
+    own = writer.get_extra_info("socket")
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+    await eventually(lambda: not lab.application.open)
+
+
+async def test_the_door_at_an_ipv6_address_knows_whom_a_proxy_names(lab: Lab, settings: Any) -> None:
+    settings.GPUSHARE_TRUSTED_PROXIES = ["::1/128"]
+    lab.door = AppsDoor()
+    listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    async with await lab.door.open(listener):
+        lab.address, lab.port = "::1", listener.getsockname()[1]
+        there, browser = await lab.sent_back(lab.owner)
+        path = there.removeprefix(f"https://{lab.host}")
+        answer = await lab.ask(path, browser, **LINK, X_Forwarded_For="2001:db8::7")
+        cookie = f"{COOKIE}={answer.cookies[COOKIE]}"
+        assert (await lab.ask("/", cookie, **OWN)).status == 200
+    assert (await AuditEntry.objects.aget(action="app-opened")).address == "2001:db8::7"
 
 
 async def test_where_nothing_listens_a_person_is_told(lab: Lab) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
+from django.utils import timezone
 
 from scheduler.containers.consoles import Consoles
 from scheduler.engines.base import Engine, Launch
@@ -36,9 +38,10 @@ from tests.engines.conftest import (
     open_engine,
     started,
 )
-from tests.support.eventually import PATIENCE, eventually
+from tests.support.eventually import PATIENCE, eventually, stopped
 from tests.support.machine import make_container
 from tests.support.people import make_user
+from web.door import server
 from web.door.server import open_door
 from web.models import AuditEntry, Container, SshKey
 from web.people import ssh_keys, visitor
@@ -77,10 +80,18 @@ class Lab:
         await self._engine.statuses()
         self._live[self.launch.id] = SimpleNamespace(finished=False, engine_id=status.engine_id, **HERE)
         await sync_to_async(make_container)(self.owner, "train.v1", pk=UUID(self.launch.id))
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.port = listener.getsockname()[1]
+        await self.open_door("127.0.0.1")
+
+    async def open_door(self, address: str) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, 0), family=family)
+        self.address, self.port = address, listener.getsockname()[1]
         self.door = await open_door(listener)
-        (self.home / "known").write_text(f"[127.0.0.1]:{self.port} {ssh_keys.host_key_line()}\n")
+        (self.home / "known").write_text(f"[{address}]:{self.port} {ssh_keys.host_key_line()}\n")
+
+    async def close_door(self) -> None:
+        self.door.close()
+        await self.door.wait_closed()
 
     def _people(self) -> None:
         self.owner = make_user("owner")
@@ -99,7 +110,7 @@ class Lab:
 
     async def start(self, *words: str, name: str = "train.v1", key: Path | None = None) -> asyncio.subprocess.Process:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        to = f"{name}@127.0.0.1"
+        to = f"{name}@{self.address}"
         return await asyncio.create_subprocess_exec(
             "ssh", *self.options(key), "-p", str(self.port), to, *words, **cast(Any, pipes)
         )
@@ -111,8 +122,7 @@ class Lab:
         return client.returncode or 0, out, err
 
     async def close(self) -> None:
-        self.door.close()
-        await self.door.wait_closed()
+        await self.close_door()
         await self.consoles.close()
 
 
@@ -312,6 +322,7 @@ async def test_an_operator_comes_in_and_the_audit_log_says_who(lab: Lab) -> None
 LOSSES: dict[str, Callable[[Lab], object]] = {
     "the key is removed": lambda lab: SshKey.objects.all().delete(),
     "the account is switched off": lambda lab: type(lab.owner).objects.update(is_active=False),
+    "the container ends": lambda lab: Container.objects.update(finished_at=timezone.now()),
     "the container is another's": lambda lab: Container.objects.update(owner=make_user("other")),
 }
 
@@ -399,6 +410,88 @@ async def test_a_right_that_is_taken_away_ends_a_certificate_s_connection(
         assert await client.stdout.readline() == b"begun\n"
         await type(lab.owner).objects.aupdate(is_active=False)
         assert await client.wait() == 255
+
+
+async def test_the_door_at_an_ipv6_address(lab: Lab) -> None:
+    await lab.close_door()
+    await lab.open_door("::1")
+    assert await lab.ssh("echo in") == (0, b"in\n", b"")
+    entry = await AuditEntry.objects.aget(action="ssh-opened")
+    assert entry.address == "::1"
+
+
+async def test_a_laptop_that_sleeps_loses_its_connection_and_nothing_that_it_left_running(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "ALIVE", 0.1)  # 30 s
+    await lab.close_door()
+    await lab.open_door("127.0.0.1")
+    client = await lab.start("(sleep 600; :) >/dev/null 2>&1 </dev/null & echo $! $$; cat")
+    async with asyncio.timeout(PATIENCE):
+        assert client.stdout
+        left, shell = map(int, (await client.stdout.readline()).split())
+        await stopped(client.pid)
+        await eventually(lambda: not runs(shell))
+        client.send_signal(signal.SIGCONT)
+        assert await client.wait() == 255
+    assert runs(left)
+
+
+async def test_vs_code_finds_its_server_again_by_each_new_connection(lab: Lab) -> None:
+    """Its shape: a shell without a terminal, and a SOCKS proxy by which its server in the container is reached."""
+    inner, outer, pids = a_port(), a_port(), set()
+    serve = f"/bin/busybox httpd -f -p 127.0.0.1:{inner} -h /"
+    script = f"test -e server || ({serve} >/dev/null 2>&1 </dev/null & echo $! >server); cat server\n"
+    for _ in range(3):
+        client = await lab.start("-T", "-D", f"127.0.0.1:{outer}", "sh")
+        async with asyncio.timeout(PATIENCE):
+            assert client.stdin
+            assert client.stdout
+            client.stdin.write(script.encode())
+            pids.add(await client.stdout.readline())
+            assert await eventually(lambda: by_socks(outer, inner))
+            client.kill()  # as a line that breaks
+            await client.wait()
+    assert len(pids) == 1
+
+
+async def by_socks(proxy: int, port: int) -> bool:
+    """Whether HTTP is answered there."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy)
+    try:
+        writer.write(b"\5\1\0" + b"\5\1\0\1\x7f\0\0\1" + port.to_bytes(2))
+        await reader.readexactly(12)
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        return (await reader.read()).startswith(b"HTTP/1.")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False  # it does not listen yet
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"x" * 100_000, b"SSH-2.0-x\r\n" + b"\xff" * 64]
+)
+async def test_what_is_no_ssh_is_hung_up_on(lab: Lab, said: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", lab.port)
+    writer.write(said)
+    async with asyncio.timeout(PATIENCE):
+        with suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+    writer.close()
+    assert (await lab.ssh("true"))[0] == 0
+
+
+async def test_who_tries_key_after_key_is_hung_up_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "KEYS", 1)
+    keys = [lab.home / f"guess-{n}" for n in range(4)]
+    for each in keys:
+        make_key(each)
+    more = [word for each in keys[1:] for word in ("-i", str(each))]
+    code, _, err = await lab.ssh(*more, "true", key=keys[0])
+    assert code == 255
+    assert b"Permission denied" not in err  # there was no more to say
 
 
 async def test_strangers_who_say_nothing_give_way_to_who_comes(lab: Lab) -> None:
