@@ -175,6 +175,17 @@ class Side:
             self.http.receive_data(await self.stream.read())
         return event
 
+    async def together(self) -> list[Any]:
+        """The next event of an answer, and what came with it: a head and a short body are one write then. Raises
+        h11.RemoteProtocolError, ConnectionError."""
+        events = [await self.next()]
+        with suppress(h11.RemoteProtocolError):  # it is raised again when what came before has been passed on
+            while isinstance(events[-1], h11.Response | h11.Data):
+                if (event := self.http.next_event()) is h11.NEED_DATA:
+                    break
+                events.append(event)
+        return events
+
     async def send(self, event: Any) -> None:
         if data := self.http.send(event):
             await self.stream.write(data)
@@ -341,19 +352,24 @@ async def _ask(asked: h11.Request, browser: Side, application: Side) -> NoReturn
 
 
 async def _pass_answer(browser: Side, application: Side, names: Names) -> None:
-    while True:
+    over = False
+    while not over:
         try:
-            event = await application.next()
+            events = await application.together()
         except (h11.RemoteProtocolError, ConnectionError) as error:
             raise OwnAnswer(502, f"The application's answer is no HTTP: {error}") from None
-        if isinstance(event, h11.ConnectionClosed):
-            raise OwnAnswer(502, "The application hung up without an answer.")
-        if isinstance(event, h11.Response | h11.InformationalResponse):
-            headers = names.answered(event.headers)
-            event = type(event)(status_code=event.status_code, reason=event.reason, headers=headers)
-        await browser.send(event)
-        if isinstance(event, h11.EndOfMessage) or browser.switched:
-            return
+        said = b""
+        for event in events:
+            if isinstance(event, h11.ConnectionClosed):
+                raise OwnAnswer(502, "The application hung up without an answer.")
+            if isinstance(event, h11.Response | h11.InformationalResponse):
+                headers = names.answered(event.headers)
+                event = type(event)(status_code=event.status_code, reason=event.reason, headers=headers)
+            said += browser.http.send(event) or b""
+            if over := isinstance(event, h11.EndOfMessage) or browser.switched:
+                break
+        if said:
+            await browser.stream.write(said)
 
 
 async def _join(browser: Side, application: Side) -> None:

@@ -68,6 +68,8 @@ class Application:
             case "/cut":
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
                 writer.close()
+            case "/garbled":
+                writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\nnine\r\n")
             case "/nonsense":
                 writer.write(
                     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: nonsense\r\nConnection: Upgrade\r\n\r\n\0\xff"
@@ -308,7 +310,7 @@ async def test_another_site_s_page_reaches_no_application(lab: Lab) -> None:
     assert not lab.scheduler.asked
 
 
-@pytest.mark.parametrize(("path", "status"), [("/cut", 200), ("/nonsense", 502)])
+@pytest.mark.parametrize(("path", "status"), [("/cut", 200), ("/garbled", 200), ("/nonsense", 502)])
 async def test_an_application_that_breaks_off(lab: Lab, path: str, status: int) -> None:
     answer = await lab.ask(path, await lab.enter(lab.owner), **OWN)
     assert answer.status == status
