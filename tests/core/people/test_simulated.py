@@ -27,7 +27,7 @@ def test_in_a_saturated_lab_each_person_has_what_is_due(monkeypatch):
 
 def test_a_run_that_is_cut_goes_on_with_the_seeds_that_have_no_file(monkeypatch, tmp_path):
     """Each seed's file has what a run in one go would have found."""
-    for name, lab in list(LABS.items()):
+    for name in list(LABS):
         if name != "newcomer":
             monkeypatch.delitem(LABS, name)
     monkeypatch.setitem(LABS, "newcomer", replace(lab, begins=None, counts=0.0, until=0.1 * DAY))
