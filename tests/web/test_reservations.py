@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.core import reserved
-from scheduler.core.state import Reserve
+from scheduler.core.state import Gpu as CoreGpu
+from scheduler.core.state import Reserve, State
 from tests.support.machine import GIB, make_container, make_gpu, make_node
 from tests.support.people import client_for, make_user, signed_in
 from web.errors import Problem
@@ -80,12 +81,13 @@ def test_what_is_taken_is_reckoned_as_the_core_reckons_what_is_kept(rows):
     """One rule, in two places: the web side knows nothing of the scheduler's core."""
     taken = [Taken(NOON, NOON + DAY, size, "", people, owner) for owner, size, people in rows]
     held = [(each.owner, each.bytes) for each in taken if each.people is None]
-    here = [
-        Reserve(f"{number:03}", "g", each.bytes, each.people, 0, 1)
+    here = tuple(
+        Reserve(f"{number:03}", "g", each.bytes, each.people, 0, 1, is_kept=True)
         for number, each in enumerate(taken)
         if each.people is not None
-    ]
-    assert together(taken) == sum(size for _, size in held) + sum(left for _, left in reserved.left(here, held))
+    )
+    empty = State(gpus={"g": CoreGpu("g", 0)}, reserves=here)
+    assert together(taken) == -reserved.free(empty, "g", promised=held)
 
 
 TAKEN = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(1, 8)), max_size=12)

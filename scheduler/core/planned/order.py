@@ -98,17 +98,12 @@ def rooms(state: State, started: Mapping[str, Started], owner: str = "") -> dict
     found = {}
     for gpu, card in state.gpus.items():
         promised = [(its.owner, more) for id_, its in started.items() if (more := _more(state, id_, its, gpu))]
-        found[gpu] = safety.free(state, gpu) - sum(more for _, more in promised)
-        own = 0
-        if here := [each for each in state.reserves if each.gpu == gpu and each.is_kept]:
-            holders = [(each.owner, safety.held(each, gpu)) for each in reserved.members(state, gpu)]
-            left = list(reserved.left(here, holders + promised))
-            own = sum(amount for reserve, amount in left if owner in reserve.people)
-            found[gpu] -= sum(amount for _, amount in left) - own
-        if card.drained or (gpu in waits and not own):
+        found[gpu] = reserved.free(state, gpu, owner, promised)
+        if gpu in waits:
+            own = reserved.right(state, gpu, owner, promised)
+            found[gpu] = min(found[gpu], own) if own else -1
+        if card.drained:
             found[gpu] = -1
-        elif gpu in waits:
-            found[gpu] = min(found[gpu], own)
     return found
 
 

@@ -26,14 +26,24 @@ from scheduler.core.state import Container, Request, Reserve, State
 NO_SHOW = 900.0  # seconds without a container of its people, after which it is lent to others
 
 
-def kept(state: State, gpu: str, owner: str | None = None) -> int:
+Promised = Sequence[tuple[str, int]]  # person, bytes: beyond what containers hold. They draw on what is kept, too.
+
+
+def kept(state: State, gpu: str, owner: str | None = None, promised: Promised = ()) -> int:
     """Bytes of a GPU that are free only for others than this person; None: that are kept for anybody."""
-    return sum(left for reserve, left in _left(state, gpu) if owner not in reserve.people) if state.reserves else 0
+    if not state.reserves:
+        return 0
+    return sum(left for reserve, left in _left(state, gpu, promised) if owner not in reserve.people)
 
 
-def free(state: State, gpu: str, owner: str | None = None) -> int:
-    """Bytes that this person can have now. Below zero where more is kept than there is."""
-    return safety.free(state, gpu) - kept(state, gpu, owner)
+def free(state: State, gpu: str, owner: str | None = None, promised: Promised = ()) -> int:
+    """Bytes that this person can have now. Below zero where more is kept or promised than there is."""
+    return safety.free(state, gpu) - sum(size for _, size in promised) - kept(state, gpu, owner, promised)
+
+
+def right(state: State, gpu: str, owner: str, promised: Promised = ()) -> int:
+    """Bytes that are kept for this person, also together with others."""
+    return sum(left for reserve, left in _left(state, gpu, promised) if owner in reserve.people)
 
 
 def short(state: State, gpu: str) -> int:
@@ -55,7 +65,7 @@ def entitled(state: State, gpu: str, requests: Iterable[Request]) -> list[Reques
     """Those of them whose containers' whole claims are kept for their people: no policy has a say over these."""
     if not state.reserves:
         return []
-    return [r for r in requests if _claim(state, r) <= _right(state, gpu, state.containers[r.container].owner)]
+    return [r for r in requests if _claim(state, r) <= right(state, gpu, state.containers[r.container].owner)]
 
 
 def people_of(state: State, gpu: str) -> frozenset[str]:
@@ -68,21 +78,10 @@ def _claim(state: State, request: Request) -> int:
     return max(request.bytes, container.quota[request.gpu] - safety.held(container, request.gpu))
 
 
-def _right(state: State, gpu: str, owner: str) -> int:
-    return sum(left for reserve, left in _left(state, gpu) if owner in reserve.people)
-
-
-def _left(state: State, gpu: str) -> Iterator[tuple[Reserve, int]]:
+def _left(state: State, gpu: str, promised: Promised = ()) -> Iterator[tuple[Reserve, int]]:
     """Each that is kept here, with what of it its people have not taken."""
     here = [each for each in state.reserves if each.gpu == gpu and each.is_kept]
-    if not here:
-        return iter(())
-    return left(here, [(each.owner, safety.held(each, gpu)) for each in members(state, gpu)])
-
-
-def left(here: Iterable[Reserve], held: Iterable[tuple[str, int]]) -> Iterator[tuple[Reserve, int]]:
-    """Each of these of one GPU, with what of it its people have not taken. `held`: (person, bytes), who holds there."""
-    rest = list(held)
+    rest = [*((each.owner, safety.held(each, gpu)) for each in _members(state, gpu)), *promised] if here else []
     for reserve in sorted(here, key=lambda each: (len(each.people), each.id)):
         amount = reserve.bytes
         for place, (owner, bytes_) in enumerate(rest):
@@ -92,8 +91,8 @@ def left(here: Iterable[Reserve], held: Iterable[tuple[str, int]]) -> Iterator[t
         yield reserve, amount
 
 
-def members(state: State, gpu: str) -> list[Container]:
-    return [state.containers[name] for name in state.gpus[gpu].members]
+def _members(state: State, gpu: str) -> Iterator[Container]:
+    return (state.containers[name] for name in state.gpus[gpu].members)
 
 
 def of_others(state: State, gpu: str, owner: str, *, now: bool = True, soon: bool = True) -> int:
@@ -138,5 +137,4 @@ def passed(state: State, lead: float) -> tuple[Reserve, ...]:
 
 
 def _is_there(state: State, reserve: Reserve) -> bool:
-    members: Iterable[Container] = (state.containers[name] for name in state.gpus[reserve.gpu].members)
-    return any(each.owner in reserve.people and not each.killed for each in members)
+    return any(each.owner in reserve.people and not each.killed for each in _members(state, reserve.gpu))
