@@ -66,7 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--deaths", type=int, default=1, help="Lines to die before in one round; who dies at none is tried alone."
     )
-    parser.add_argument("--only", default="", help="Lines of this file, or this one line (file:line).")
+    parser.add_argument("--only", default="", help="Lines of these files, or these lines (file:line), with commas.")
     parser.add_argument(
         "--but", type=Path, help="A results.jsonl: lines that were died before there, and rightly, are not again."
     )
@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
 
 def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Report) -> list[Task]:
     """Plays undisturbed first, to see which lines there are to die before."""
-    found = [place for place in lines.places(options.engine) if place.startswith(options.only)]
+    found = [place for place in lines.places(options.engine) if place.startswith(tuple(options.only.split(",")))]
     files = sorted({place.split(":")[0] for place in found})
     plays = [play for play in options.plays.split(",") if play]
     if options.plays == ALL:
