@@ -17,7 +17,7 @@ from functools import partial
 from itertools import product, repeat
 from typing import Any
 
-from benchmarks.simulation.exploring import cut_explorer, deadlock, turns_explorer
+from benchmarks.simulation.exploring import cut_explorer, deadlock, planned_explorer, planned_lab, turns_explorer
 from benchmarks.simulation.exploring.explorer import Broken, explore, hosts
 from benchmarks.simulation.exploring.splits import Cards, check
 from benchmarks.simulation.literal import RULES
@@ -60,6 +60,12 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
         metavar="STEPS",
         help="instead: turns of computing, so many steps deep (6 takes minutes)",
     )
+    parser.add_argument(
+        "--planned",
+        type=int,
+        metavar="WALKS",
+        help="instead: planned launches beside reservations, and so many walks on larger hosts (40 take minutes)",
+    )
     parser.add_argument("--cut", action="store_true", help="instead: how ranks of a training are stopped together")
     options = parser.parse_args(words)
     if options.restarts and (options.swaps or options.gives_way is not Mode.OFF):
@@ -75,6 +81,12 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.turns is not None:
         for party in turns_explorer.PARTIES:
             _all_of(f"{party}: {options.turns} steps", partial(turns_explorer.explore, party, options.turns))
+        return
+    if options.planned is not None:
+        for lab in planned_lab.LABS:
+            _all_of(str(lab), partial(planned_explorer.explore, lab))
+        for lab in planned_lab.LARGE:
+            _all_of(f"{lab}: {options.planned} walks", partial(planned_explorer.walk, lab, range(options.planned)))
         return
     if options.cut:
         for training, kills in product(cut_explorer.TRAININGS, (False, True)):
@@ -113,7 +125,7 @@ def _all_of(what: str, explore: Callable[[], int]) -> None:
     began = time.monotonic()
     try:
         states = explore()
-    except (turns_explorer.Unsound, cut_explorer.Unsound) as broken:
+    except (Broken, turns_explorer.Unsound, cut_explorer.Unsound) as broken:
         sys.exit(f"{what}: this must not be.\n{broken}")
     print(f"{what}, {states} states, none broken ({time.monotonic() - began:.0f} s)", flush=True)
 

@@ -170,6 +170,29 @@ def test_what_is_reserved_for_somebody_starts_also_where_others_wait() -> None:
     assert rooms(state, {}, "bob") == {"A": -1}
 
 
+def test_what_is_reserved_for_somebody_starts_though_one_of_others_that_is_due_keeps_the_card() -> None:
+    """The other one waits for the reservation's end: its people need not wait for that."""
+    state = State(gpus={"A": card()}, reserves=(reserved_for("ada", 6 * GIB, is_kept=True),))
+    queue = Queue()
+    queue.put(Candidate("bobs", "bob", 0.0, Shape(5 * GIB)))
+    queue.put(Candidate("adas", "ada", 1.0, Shape(6 * GIB)))
+    queue.put(Candidate("eves", "eve", 2.0, Shape(GIB)))
+    start = queue.next_start(state, {}, PATIENCE + 5)
+    assert start is not None
+    assert start.candidate.id == "adas"
+    queue.drop("adas")
+    assert queue.next_start(state, {"adas": Started("ada", {"A": 6 * GIB})}, PATIENCE + 5) is None
+
+
+def test_what_is_reserved_for_somebody_is_not_promised_away_before_it_begins() -> None:
+    """One that was started just before the begin, and has asked for nothing yet, waits; the people do not."""
+    state = State(gpus={"A": card()}, reserves=(reserved_for("ada", 6 * GIB, is_kept=True),))
+    started = {"bobs": Started("bob", {"A": 8 * GIB})}
+    assert rooms(state, started, "ada") == {"A": 6 * GIB}
+    assert rooms(state, started, "bob") == {"A": -4 * GIB}
+    assert rooms(state, started | {"adas": Started("ada", {"A": 2 * GIB})}, "ada") == {"A": 4 * GIB}
+
+
 def test_a_card_that_is_about_to_be_reserved_is_left_if_another_fits() -> None:
     state = replace(STATE, reserves=(reserved_for("ada", 6 * GIB),))
     assert fitting(state, Shape(5 * GIB), rooms(state, {}, "bob"), "bob") == ("B",)

@@ -5,8 +5,9 @@ person's own, and what was promised to started ones counted as held. A planned l
 free; a started one keeps all of its quota from then on, others what they hold. What is reserved is free for its people
 alone. On a card where running containers wait for memory none starts but in what is reserved for its person: they go
 first. On one that is out of service none starts. One that has waited as long as makes a call due keeps the cards with
-most room: nobody passes it there, so it starts once enough containers have ended, however large it is. Among cards
-where it fits, those with most room beside what others have reserved of the next hours are taken.
+most room: nobody passes it there but in what is reserved for them. So it starts once enough containers have ended and
+reservations in its way are over, however large it is. Among cards where it fits, those with most room beside what
+others have reserved of the next hours are taken.
 """
 
 from __future__ import annotations
@@ -97,14 +98,22 @@ def rooms(state: State, started: Mapping[str, Started], owner: str = "") -> dict
     }
     found = {}
     for gpu, card in state.gpus.items():
-        promised = [(its.owner, more) for id_, its in started.items() if (more := _more(state, id_, its, gpu))]
-        found[gpu] = reserved.free(state, gpu, owner, promised)
-        if gpu in waits:
-            own = reserved.right(state, gpu, owner, promised)
-            found[gpu] = min(found[gpu], own) if own else -1
+        own = own_room(state, started, gpu, owner)
+        free = -1 if gpu in waits else reserved.free(state, gpu, owner, _promised(state, started, gpu))
+        found[gpu] = max(own, free) if own else free
         if card.drained:
             found[gpu] = -1
     return found
+
+
+def own_room(state: State, started: Mapping[str, Started], gpu: str, owner: str) -> int:
+    """Bytes of a GPU that are reserved for this person, free, and promised to nobody who has a right to them. What was
+    promised to others before a reservation began is not given to them of it."""
+    with_right = reserved.people_of(state, gpu, owner)
+    if not with_right:
+        return 0
+    promised = [each for each in _promised(state, started, gpu) if each[0] in with_right]
+    return max(0, min(reserved.right(state, gpu, owner, promised), reserved.free(state, gpu, owner, promised)))
 
 
 def rooms_of(state: State, started: Mapping[str, Started]) -> Callable[[str], dict[str, int]]:
@@ -113,6 +122,10 @@ def rooms_of(state: State, started: Mapping[str, Started]) -> Callable[[str], di
         return cache(lambda owner: rooms(state, started, owner))
     same = rooms(state, started)
     return lambda owner: same
+
+
+def _promised(state: State, started: Mapping[str, Started], gpu: str) -> list[tuple[str, int]]:
+    return [(its.owner, more) for id_, its in started.items() if (more := _more(state, id_, its, gpu))]
 
 
 def _more(state: State, id_: str, its: Started, gpu: str) -> int:
@@ -157,9 +170,10 @@ class Queue:
         for tries, candidate in enumerate(self._each_shape(names)):
             if tries == TRIES:
                 break
-            room = room_of(candidate.owner)
-            open_ = {gpu: amount for gpu, amount in room.items() if gpu not in kept}
-            if cards := fitting(state, candidate.shape, open_, candidate.owner):
+            owner = candidate.owner
+            room = room_of(owner)
+            open_ = room | {gpu: own_room(state, started, gpu, owner) for gpu in kept}
+            if cards := fitting(state, candidate.shape, open_, owner):
                 return Start(candidate, cards)
             if now - candidate.since >= heads.PATIENCE:
                 kept.update(most_room(candidate.shape, candidate.shape.in_service(state), room))

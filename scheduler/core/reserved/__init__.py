@@ -68,9 +68,10 @@ def entitled(state: State, gpu: str, requests: Iterable[Request]) -> list[Reques
     return [r for r in requests if _claim(state, r) <= right(state, gpu, state.containers[r.container].owner)]
 
 
-def people_of(state: State, gpu: str) -> frozenset[str]:
-    """All who have a right to something that is kept on this GPU."""
-    return frozenset().union(*(each.people for each in state.reserves if each.gpu == gpu and each.is_kept))
+def people_of(state: State, gpu: str, beside: str | None = None) -> frozenset[str]:
+    """All who have a right to something that is kept on this GPU; or only to what this person has a right to, too."""
+    here = (each.people for each in state.reserves if each.gpu == gpu and each.is_kept)
+    return frozenset().union(*(people for people in here if beside is None or beside in people))
 
 
 def _claim(state: State, request: Request) -> int:
