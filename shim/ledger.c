@@ -31,12 +31,15 @@ static struct shard *shard_of(uint64_t hash) { return &shards[hash % SHARDS]; }
 
 static uint32_t home(uint64_t hash, const struct shard *shard) { return (uint32_t)(hash / SHARDS) & (shard->room - 1); }
 
+static struct ledger_entry *after(const struct shard *shard, const struct ledger_entry *place) {
+    return &shard->places[(place - shard->places + 1) & (shard->room - 1)];
+}
+
 /* Where the key is, or the empty place where it would go. The shard has room. */
-static uint32_t find(const struct shard *shard, enum ledger_kind kind, uint64_t key, uint64_t hash) {
-    uint32_t at = home(hash, shard);
-    while (shard->places[at].kind && (shard->places[at].kind != kind || shard->places[at].key != key))
-        at = (at + 1) & (shard->room - 1);
-    return at;
+static struct ledger_entry *find(const struct shard *shard, enum ledger_kind kind, uint64_t key, uint64_t hash) {
+    struct ledger_entry *place = &shard->places[home(hash, shard)];
+    while ((place->kind != kind || place->key != key) && place->kind) place = after(shard, place);
+    return place;
 }
 
 static _Atomic(struct ledger_entry *) first_rooms; /* all shards', never freed */
@@ -65,7 +68,7 @@ __attribute__((cold, noinline)) static bool widen(struct shard *shard) {
     if (!wider.places) return false;
     for (uint32_t at = 0; at < shard->room; at++) {
         struct ledger_entry entry = shard->places[at];
-        if (entry.kind) wider.places[find(&wider, entry.kind, entry.key, mix(entry.kind, entry.key))] = entry;
+        if (entry.kind) *find(&wider, entry.kind, entry.key, mix(entry.kind, entry.key)) = entry;
     }
     if (shard->room > FIRST_ROOM) free(shard->places);
     shard->places = wider.places;
@@ -73,16 +76,27 @@ __attribute__((cold, noinline)) static bool widen(struct shard *shard) {
     return true;
 }
 
-/* Empties a place, and moves up those behind it that it had pushed away. */
-static void empty(struct shard *shard, uint32_t hole) {
-    uint32_t mask = shard->room - 1;
-    for (uint32_t at = (hole + 1) & mask; shard->places[at].kind; at = (at + 1) & mask) {
-        uint32_t wanted = home(mix(shard->places[at].kind, shard->places[at].key), shard);
-        if (((at - wanted) & mask) < ((at - hole) & mask)) continue;
-        shard->places[hole] = shard->places[at];
-        hole = at;
+/* How far behind the place that its hash names an entry lies. */
+static uint32_t distance(const struct shard *shard, const struct ledger_entry *place) {
+    return ((uint32_t)(place - shard->places) - home(mix(place->kind, place->key), shard)) & (shard->room - 1);
+}
+
+/* Moves up into the hole what had to go further because of what was there; returns the hole that this leaves. Apart,
+ * because few frees need it, and without it the way of all others is short enough to be inlined. */
+__attribute__((noinline)) static struct ledger_entry *close_up(const struct shard *shard, struct ledger_entry *hole) {
+    uint32_t behind = 1;
+    for (struct ledger_entry *place = after(shard, hole); place->kind; place = after(shard, place), behind++) {
+        if (distance(shard, place) < behind) continue;
+        *hole = *place;
+        hole = place;
+        behind = 0;
     }
-    shard->places[hole].kind = 0;
+    return hole;
+}
+
+static void empty(struct shard *shard, struct ledger_entry *hole) {
+    if (after(shard, hole)->kind) hole = close_up(shard, hole);
+    hole->kind = 0;
     shard->used--;
 }
 
@@ -94,7 +108,7 @@ bool ledger_put(const struct ledger_entry *entry, struct ledger_entry *replaced)
     bool room = shard->used < shard->room / 4 * 3 || widen(shard);
     replaced->kind = 0;
     if (room) {
-        struct ledger_entry *place = &shard->places[find(shard, entry->kind, entry->key, hash)];
+        struct ledger_entry *place = find(shard, entry->kind, entry->key, hash);
         if (place->kind)
             *replaced = *place;
         else
@@ -111,11 +125,11 @@ static bool look_up(enum ledger_kind kind, uint64_t key, struct ledger_entry *en
     bool found = false;
     latch_take(&shard->latch);
     if (shard->used) {
-        uint32_t at = find(shard, kind, key, hash);
-        if (shard->places[at].kind) {
+        struct ledger_entry *place = find(shard, kind, key, hash);
+        if (place->kind) {
             found = true;
-            *entry = shard->places[at];
-            if (take) empty(shard, at);
+            *entry = *place;
+            if (take) empty(shard, place);
         }
     }
     latch_drop(&shard->latch);
@@ -132,11 +146,11 @@ bool ledger_take_owned(enum ledger_kind kind, uint64_t key, uint64_t owner, stru
     bool found = false;
     latch_take(&shard->latch);
     if (shard->used) {
-        uint32_t at = find(shard, kind, key, hash);
-        found = shard->places[at].kind && shard->places[at].owner == owner;
+        struct ledger_entry *place = find(shard, kind, key, hash);
+        found = place->kind && place->owner == owner;
         if (found) {
-            *entry = shard->places[at];
-            empty(shard, at);
+            *entry = *place;
+            empty(shard, place);
         }
     }
     latch_drop(&shard->latch);
@@ -153,7 +167,7 @@ void ledger_sweep(bool (*visit)(const struct ledger_entry *entry, void *context)
         /* From the end: emptying a place moves only entries behind it, which have been visited, or those that
          * wrapped round to the front, which are visited again. */
         for (uint32_t at = shard->room; at-- > 0;)
-            while (shard->places[at].kind && visit(&shard->places[at], context)) empty(shard, at);
+            while (shard->places[at].kind && visit(&shard->places[at], context)) empty(shard, &shard->places[at]);
         latch_drop(&shard->latch);
     }
 }
