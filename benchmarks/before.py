@@ -2,6 +2,7 @@
 
     python -m benchmarks.before COMMIT launch [TURNS [ROUNDS [network]]]      (root; a dockerd of its own)
     python -m benchmarks.before COMMIT web [TURNS]                            (Chromium)
+    python -m benchmarks.before COMMIT bystander [TURNS [SECONDS]]            (root)
 
 The commit has a worktree and native parts of its own; both run with this Python and its packages. The trees take turns
 at being first. Told are the medians over the turns, and what counts: the medians of after / before within a turn.
@@ -9,6 +10,8 @@ at being first. Told are the medians over the turns, and what counts: the median
 `launch`: in each tree `docker_launch` with so many ROUNDS, and `write_path`. `network`: Docker's usual one.
 `web`: a launch, the lists over REST and the page (`web/answers.py`); how soon the dashboard of 200 containers and a day
 of them are there (`dashboard_load`), and a change on it (`dashboard_latency`).
+`bystander`: how long the calls of one container take beside each attack of eight others (`bystander`), that many
+SECONDS. A turn takes some four minutes.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.attacks import ATTACKS
 from tests.support.dockerd import private
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +51,11 @@ LOAD = {
     "a day's replay opens in, s": r"replay opens in: median ([\d.]+) s",
 }
 LATENCY = {"a change to pixels, median, ms": r"^change in the scheduler → pixels\D+(\d+) ms"}
+BESIDE = {
+    f"beside {name}, 99 % of calls, ms": rf"^{name} +\d+ +[\d.]+ ms +([\d.]+) ms"
+    for name in ("nobody else", *ATTACKS)
+    if name != "output"  # only inside containers
+}
 
 Measure = Callable[[Path], dict[str, float]]
 
@@ -86,6 +95,10 @@ def of_web(tree: Path) -> dict[str, float]:
     }
 
 
+def of_bystander(seconds: str) -> Measure:
+    return lambda tree: told(tree, [str(ROOT / "benchmarks" / "bystander.py"), seconds], BESIDE)
+
+
 def compare(before: Path, turns: int, measure: Measure) -> None:
     pairs = []
     for turn in range(turns):
@@ -118,6 +131,9 @@ def worktree(commit: str) -> Iterator[Path]:
 
 def main(commit: str, what: str = "launch", turns: str = "5", rounds: str = "10", network: str = "") -> int:
     with worktree(commit) as tree:
+        if what == "bystander":
+            compare(tree, int(turns), of_bystander(rounds))
+            return 0
         if what == "web":
             compare(tree, int(turns), of_web)
             return 0

@@ -1,6 +1,7 @@
 """What a well-behaved container notices of one that attacks: how long its calls beyond its lease take.
 
     python -m benchmarks.bystander [--engine docker] [SECONDS] [ATTACK…]
+    cd another/tree && python PATH/TO/benchmarks/bystander.py …                (as `python -m benchmarks.before` does)
 
 For each attack of tests/support/attacks.py a scheduler and a simulated card anew. One process asks for memory again and
 again, 2 ms apart, while eight other containers attack; at first while they do nothing. Told are the median, the 99th
@@ -26,6 +27,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median, quantiles
@@ -33,6 +35,8 @@ from typing import TYPE_CHECKING, Any
 
 import docker
 import docker.errors
+
+sys.path.insert(0, str(Path.cwd()))
 
 from benchmarks.live import GIB, Live, until
 from tests.support import inside
@@ -68,8 +72,10 @@ class Outside:
     @contextmanager
     def attacked(self, name: str) -> Iterator[Going]:
         containers = begun(attackers(self._live, SLEEP))
-        with ExitStack() as stack:
-            processes = [stack.enter_context(attack(name, self._sockets(each))) for each in containers]
+        # All at once: some need ten seconds and more until they say that they attack.
+        with ExitStack() as stack, ThreadPoolExecutor(ATTACKERS) as beginning:
+            attacks = [attack(name, self._sockets(each)) for each in containers]
+            processes = list(beginning.map(stack.enter_context, attacks))
             yield lambda: all(process.poll() is None for process in processes)
 
     def _sockets(self, container: Container) -> Path:
