@@ -8,16 +8,21 @@
 #define MOST_TURNS 3 /* of an allocation that is undone since the pool grew by more than was foreseen */
 
 /* What this thread knows about the pool that it used last: a free piece of so many bytes, for allocations on `stream`.
- * It holds as long as the pool's `last` names this thread: each other thread that allocates from the pool puts itself
- * there before it calls the driver, and NULL after that if somebody has come meanwhile. */
+ * It holds as long as the pool's last `visit` is this thread's: each other thread that allocates from the pool begins
+ * one before it calls the driver, and notes after that if another has begun meanwhile: then no thread knows anything.
+ */
 static _Thread_local struct {
-    struct pool *pool;
+    uint64_t visit;
     CUstream stream;
     uint64_t bytes;
-} piece;
+    uint64_t unchecked; /* bytes taken from any pool since this thread last looked at one */
+} mine;
 
-/* Bytes that this thread has taken from any pool since it last looked at one. */
-static _Thread_local uint64_t unchecked;
+static _Atomic uint64_t visits; /* how many have begun: each is one thread's, to one pool */
+
+static inline bool visiting(const struct pool *pool) {
+    return atomic_load_explicit(&pool->visit, memory_order_acquire) == mine.visit;
+}
 
 /* What the driver has reserved for it. Of a pool that the program has destroyed the driver tells nothing any more: it
  * counts in full until its last allocation is freed. */
@@ -43,9 +48,9 @@ __attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t f
     pool->pending -= finished;
     /* What the last thread knows may be in a piece that is gone. Before the driver is asked, so that its allocation is
      * seen here, or this by it. */
-    if (atomic_load(&pool->last) != &piece) atomic_store(&pool->last, NULL);
+    if (!visiting(pool)) atomic_store(&pool->visit, NO_VISIT);
     uint64_t reserved = ask(pool);
-    if (reserved < atomic_load(&pool->reserved)) piece.bytes = 0;
+    if (reserved < atomic_load(&pool->reserved)) mine.bytes = 0;
     if (pool->charged < reserved) {
         covered = charge_within(pool->slot, reserved - pool->charged);
         if (covered) pool->charged = reserved;
@@ -54,7 +59,7 @@ __attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t f
         pool->charged -= surplus;
     }
     atomic_store_explicit(&pool->reserved, reserved, memory_order_relaxed);
-    unchecked = 0;
+    mine.unchecked = 0;
     lock_drop(&pool->lock);
     if (surplus) charge_give(pool->slot, surplus);
     return covered;
@@ -93,21 +98,25 @@ static bool others_grow(struct pool *pool) {
     return grow;
 }
 
+__attribute__((cold, noinline)) static void begin_visit(struct pool *pool) {
+    mine.visit = atomic_fetch_add(&visits, 1) + 1;
+    mine.bytes = 0;
+    atomic_store(&pool->visit, mine.visit);
+}
+
 /* Whether an allocation is certain to fit, as growth.h describes. A pool with pieces of another size than usual has
  * been made on a card that was nearly full: nothing is certain there. */
 static inline bool fits(struct pool *pool, uint64_t bytes, CUstream stream) {
-    if (atomic_load_explicit(&pool->last, memory_order_acquire) != &piece || piece.pool != pool) {
-        piece.pool = pool;
-        piece.bytes = 0;
-        atomic_store(&pool->last, &piece);
+    if (!visiting(pool)) {
+        begin_visit(pool);
         return false;
     }
-    bool certain = bytes <= piece.bytes && piece.stream == stream &&
+    bool certain = bytes <= mine.bytes && mine.stream == stream &&
                    atomic_load_explicit(&pool->reserved, memory_order_relaxed) % POOL_PIECE == 0;
     /* The driver may have given the piece back unseen, at a synchronise, and charged it still is: then this allocation
      * brings whole POOL_PIECEs of that back, and what is left of them is what is free for certain. */
-    uint64_t left = bytes < piece.bytes ? piece.bytes - bytes : 0, again = -bytes % POOL_PIECE;
-    piece.bytes = left < again ? left : again;
+    uint64_t left = bytes < mine.bytes ? mine.bytes - bytes : 0, again = -bytes % POOL_PIECE;
+    mine.bytes = left < again ? left : again;
     return certain;
 }
 
@@ -144,9 +153,9 @@ CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct g
     growth->bytes = 0;
     growth->tried = false;
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
-    unchecked += growth->live;
+    mine.unchecked += growth->live;
     if (!fits(pool, growth->live, stream)) return begin_unsure(pool, growth);
-    growth->check = unchecked >= CHECK_EVERY || charge_pressure(pool->slot);
+    growth->check = mine.unchecked >= CHECK_EVERY || charge_pressure(pool->slot);
     return CUDA_SUCCESS;
 }
 
@@ -164,9 +173,9 @@ CUresult pool_begin_graph(struct pool *pool, uint64_t bytes, struct growth *grow
 
 bool pool_end(struct pool *pool, struct growth *growth, bool succeeded) {
     if (succeeded) atomic_fetch_add_explicit(&pool->live, growth->live, memory_order_relaxed);
-    if (atomic_load_explicit(&pool->last, memory_order_acquire) != &piece) {
+    if (!visiting(pool)) {
         /* Another thread has come meanwhile: neither knows what the other one's allocation has left. */
-        atomic_store(&pool->last, NULL);
+        atomic_store(&pool->visit, NO_VISIT);
         growth->check = true;
     }
     return growth->check ? settle(pool, growth->bytes) : true;
@@ -186,10 +195,9 @@ uint64_t pool_charged(struct pool *pool) {
 
 void pool_freed(struct pool *pool, uint64_t bytes, CUstream stream) {
     atomic_fetch_sub_explicit(&pool->live, bytes, memory_order_relaxed);
-    if (atomic_load_explicit(&pool->last, memory_order_acquire) == &piece && piece.pool == pool &&
-        (piece.stream != stream || piece.bytes < bytes)) {
-        piece.stream = stream;
-        piece.bytes = bytes;
+    if (visiting(pool) && (mine.stream != stream || mine.bytes < bytes)) {
+        mine.stream = stream;
+        mine.bytes = bytes;
     }
     if (charge_pressure(pool->slot) || atomic_load_explicit(&pool->dead, memory_order_relaxed)) settle(pool, 0);
 }

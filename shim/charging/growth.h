@@ -33,6 +33,7 @@
 
 #define POOL_PIECE ((uint64_t)32 << 20) /* what a pool grows by (measured: driver 580) */
 #define CHECK_EVERY ((uint64_t)256 << 20)
+#define NO_VISIT UINT64_MAX /* no thread's: the first has the number 1, and a thread before its first has 0 */
 
 /* Never freed, used again once dead and empty: a thread may be about to look at one. */
 struct pool {
@@ -43,8 +44,8 @@ struct pool {
     _Atomic bool leaving;      /* being destroyed: the handle may stand for another pool already */
     _Atomic bool dead;         /* destroyed by the program; lives on until its allocations are freed */
     _Atomic uint64_t reserved; /* what the driver was last seen to have reserved */
-    /* The thread whose allocation began last, by the address of what it knows about the pool; NULL: none knows. */
-    const void *_Atomic last;
+    /* The last one, of a thread whose allocations since then are the only ones: it alone may know of a free piece. */
+    _Atomic uint64_t visit;
     struct lock lock; /* the two below */
     uint64_t charged; /* taken from the lease: at least `reserved`, at most `pending` more */
     uint64_t pending; /* taken for growth that may be under way */

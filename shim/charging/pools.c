@@ -39,7 +39,7 @@ static struct pool *make(CUmemoryPool handle, CUdevice device, int slot) {
     pool->device = device;
     pool->slot = slot;
     pool->reserved = 0;
-    pool->last = NULL;
+    pool->visit = NO_VISIT;
     pool->leaving = pool->dead = false;
     charge_look_first(pools_look);
     return pool;
@@ -100,18 +100,12 @@ struct pool *pools_find(CUmemoryPool handle, CUresult *error) {
     return pool ? pool : adopt(handle, error);
 }
 
-static struct pool *current_of(CUdevice device, CUresult *error) {
-    if (device < 0 || device >= DEVICES) {
-        *error = CUDA_ERROR_NOT_PERMITTED;
-        return NULL;
-    }
-    struct pool *pool = atomic_load_explicit(&current[device], memory_order_acquire);
-    if (pool) return pool;
+__attribute__((cold, noinline)) static struct pool *ask_current(CUdevice device, CUresult *error) {
     CUmemoryPool handle = NULL;
     uint64_t generation = atomic_load(&devices_now.generation);
     *error = REAL(cuDeviceGetMemPool)(&handle, device);
     if (*error != CUDA_SUCCESS) return NULL;
-    pool = known(handle);
+    struct pool *pool = known(handle);
     if (!pool) {
         int slot = devices_slot(device, error);
         if (slot == NO_SLOT) return NULL;
@@ -122,6 +116,15 @@ static struct pool *current_of(CUdevice device, CUresult *error) {
     /* Somebody chose another one meanwhile, and may have emptied the place before this thread filled it. */
     if (generation != atomic_load(&devices_now.generation)) atomic_store(&current[device], NULL);
     return pool;
+}
+
+static struct pool *current_of(CUdevice device, CUresult *error) {
+    if (device < 0 || device >= DEVICES) {
+        *error = CUDA_ERROR_NOT_PERMITTED;
+        return NULL;
+    }
+    struct pool *pool = atomic_load_explicit(&current[device], memory_order_acquire);
+    return pool ? pool : ask_current(device, error);
 }
 
 /* The device of a stream of the program's own. */
@@ -137,10 +140,8 @@ static CUresult stream_device(CUstream stream, CUdevice *device) {
     return result;
 }
 
-struct pool *pools_of_stream(CUstream stream, CUresult *error) {
-    struct place place = {.device = 0};
-    /* One GPU, the common case: there is nothing to find out. */
-    if (devices_visible() == 1) return current_of(0, error);
+__attribute__((noinline)) static struct pool *among_several(CUstream stream, CUresult *error) {
+    struct place place;
     if ((uintptr_t)stream <= LAST_SPECIAL_STREAM) {
         *error = devices_here(&place);
         return *error == CUDA_SUCCESS ? current_of(place.device, error) : NULL;
@@ -155,6 +156,11 @@ struct pool *pools_of_stream(CUstream stream, CUresult *error) {
         last.generation = generation;
     }
     return pool;
+}
+
+struct pool *pools_of_stream(CUstream stream, CUresult *error) {
+    /* One GPU, the common case: there is nothing to find out. */
+    return devices_visible() == 1 ? current_of(0, error) : among_several(stream, error);
 }
 
 struct pool *pools_of_graphs(CUdevice device, CUresult *error) {

@@ -30,21 +30,21 @@ __attribute__((cold, noinline)) static bool unmet(CUresult *result, struct pool 
     return false;
 }
 
-/* Ends a pool's allocation: notes it, or undoes what could not be charged. True: it is to be made again. */
-static bool unsettled(CUresult *result, struct pool *pool, struct growth *growth, const CUdeviceptr *address,
-                      CUstream stream) {
-    bool charged = pool_end(pool, growth, *result == CUDA_SUCCESS);
-    if (*result != CUDA_SUCCESS || !charged) return unmet(result, pool, growth, address, stream);
+__attribute__((cold, noinline)) static CUresult not_noted(struct pool *pool, uint64_t live, CUdeviceptr address,
+                                                          CUstream stream) {
+    undo(pool, live, address, stream);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Notes what is charged, or undoes it. */
+static CUresult note_pooled(struct pool *pool, uint64_t live, CUdeviceptr address, CUstream stream) {
     struct ledger_entry entry = {.kind = LEDGER_POINTER,
-                                 .key = *address,
-                                 .bytes = growth->live,
+                                 .key = address,
+                                 .bytes = live,
                                  .slot = (uint8_t)pool->slot,
                                  .pooled = true,
                                  .owner = (uint64_t)(uintptr_t)pool};
-    if (held_note(&entry)) return false;
-    undo(pool, growth->live, *address, stream);
-    *result = CUDA_ERROR_OUT_OF_MEMORY;
-    return false;
+    return held_note(&entry) ? CUDA_SUCCESS : not_noted(pool, live, address, stream);
 }
 
 /* An allocation on a stream that is being captured becomes a node of a graph and takes nothing now. One that is only
@@ -61,7 +61,9 @@ static bool unsettled(CUresult *result, struct pool *pool, struct growth *growth
         result = pool_begin(pool, bytes, where, &growth);                                                              \
         if (result != CUDA_SUCCESS) return result;                                                                     \
         result = CHARGED_CALL_UNLESS(growth.tried, call);                                                              \
-    } while (unsettled(&result, pool, &growth, address, where));                                                       \
+        if (pool_end(pool, &growth, result == CUDA_SUCCESS) && result == CUDA_SUCCESS)                                 \
+            return note_pooled(pool, growth.live, *address, where);                                                    \
+    } while (unmet(&result, pool, &growth, address, where));                                                           \
     return result
 
 int cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {

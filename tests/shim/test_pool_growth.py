@@ -186,6 +186,25 @@ answer = [looks({stream}), looks(None), looks({stream})]
     assert looks == [1, 0, 1]
 
 
+def test_a_free_piece_is_only_certain_in_its_pool(cuda):
+    keep(cuda)
+    pool = cuda.new("cuMemPoolCreate", layouts.pool())
+    looks = cuda.run(f"""
+lib.sim_calls.restype = ctypes.c_uint64
+def looks(pool):
+    out, before = ctypes.c_uint64(), lib.sim_calls(b"cuMemPoolGetAttribute")
+    if pool:
+        assert lib.cuMemAllocFromPoolAsync(ctypes.byref(out), ctypes.c_size_t(1 << 20), pool, None) == 0
+    else:
+        assert lib.cuMemAllocAsync(ctypes.byref(out), ctypes.c_size_t(1 << 20), None) == 0
+    assert lib.cuMemFreeAsync(out, None) == 0
+    return lib.sim_calls(b"cuMemPoolGetAttribute") - before
+looks(None)
+answer = [looks(None), looks(ctypes.c_uint64({pool})) > 0, looks(ctypes.c_uint64({pool})), looks(None)]
+""")
+    assert looks == [0, True, 0, 1]
+
+
 def test_a_destroyed_pool_counts_until_its_last_allocation_is_freed(cuda, charged):
     pool = cuda.new("cuMemPoolCreate", layouts.pool())
     cuda("cuMemPoolSetAttribute", pool, layouts.RELEASE_THRESHOLD, {"out": 2**64 - 1})
