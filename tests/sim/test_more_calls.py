@@ -1,4 +1,4 @@
-"""Pools, virtual memory, arrays, graphs, sharing, and looking calls up, on the simulated driver."""
+"""Pools, virtual memory, arrays, captures, sharing, and looking calls up, on the simulated driver."""
 
 from __future__ import annotations
 
@@ -10,20 +10,12 @@ LAYOUTS = """
 class Location(ctypes.Structure):
     _fields_ = [("type", c_int), ("id", c_int)]
 
-class PoolProperties(ctypes.Structure):
-    _fields_ = [("type", c_int), ("handle_types", c_int), ("location", Location), ("security", c_void_p),
-                ("most", c_size_t), ("usage", ctypes.c_ushort), ("reserved", ctypes.c_ubyte * 54)]
-
 class AllocationProperties(ctypes.Structure):
     _fields_ = [("type", c_int), ("handle_types", c_int), ("location", Location), ("security", c_void_p),
                 ("flags", ctypes.c_ubyte * 8)]
 
 class Access(ctypes.Structure):
     _fields_ = [("location", Location), ("flags", c_int)]
-
-class AllocNode(ctypes.Structure):
-    _fields_ = [("pool", PoolProperties), ("accesses", c_void_p), ("count", c_size_t), ("bytes", c_size_t),
-                ("address", c_uint64)]
 
 DEVICE = Location(1, 0)
 READ_WRITE = Access(DEVICE, 3)
@@ -77,25 +69,6 @@ def test_a_pool_keeps_what_its_threshold_says(card: Card) -> None:
     )
 
 
-def test_a_destroyed_pool_ends_with_its_last_allocation(card: Card) -> None:
-    check(
-        card,
-        """
-        cuda = Cuda()
-        before = cuda.free_bytes()
-        pool, address = c_void_p(), c_uint64()
-        cuda("cuMemPoolCreate", byref(pool), byref(PoolProperties(1, 0, DEVICE)))
-        cuda("cuMemAllocFromPoolAsync", byref(address), c_size_t(MIB), pool, None)
-        cuda("cuMemPoolDestroy", pool)
-        assert cuda.code("cuMemAllocFromPoolAsync", byref(c_uint64()), c_size_t(MIB), pool, None) == INVALID_VALUE
-        assert before - cuda.free_bytes() == 32 * MIB
-        cuda("cuMemFreeAsync", address, None)
-        cuda("cuStreamSynchronize", None)
-        assert cuda.free_bytes() == before
-        """,
-    )
-
-
 def test_physical_memory_lives_until_released_and_unmapped(card: Card) -> None:
     check(
         card,
@@ -118,26 +91,6 @@ def test_physical_memory_lives_until_released_and_unmapped(card: Card) -> None:
         cuda("cuMemUnmap", address, c_size_t(8 * MIB))
         assert cuda.free_bytes() == before
         cuda("cuMemAddressFree", address, c_size_t(16 * MIB))
-        """,
-    )
-
-
-def test_a_retained_handle_keeps_its_memory(card: Card) -> None:
-    check(
-        card,
-        """
-        cuda = Cuda()
-        before = cuda.free_bytes()
-        properties, handle, again, address = AllocationProperties(1, 0, DEVICE), c_uint64(), c_uint64(), c_uint64()
-        cuda("cuMemCreate", byref(handle), c_size_t(2 * MIB), byref(properties), c_uint64(0))
-        cuda("cuMemAddressReserve", byref(address), c_size_t(2 * MIB), c_size_t(0), c_uint64(0), c_uint64(0))
-        cuda("cuMemMap", address, c_size_t(2 * MIB), c_size_t(0), handle, c_uint64(0))
-        cuda("cuMemRetainAllocationHandle", byref(again), c_void_p(address.value))
-        cuda("cuMemUnmap", address, c_size_t(2 * MIB))
-        cuda("cuMemRelease", handle)
-        assert before - cuda.free_bytes() == 2 * MIB
-        cuda("cuMemRelease", again)
-        assert cuda.free_bytes() == before
         """,
     )
 
@@ -185,33 +138,6 @@ def test_arrays_take_their_true_size(card: Card) -> None:
         assert cuda.free_bytes() == before             # deferred: nothing until it is mapped
         for wrong in (Array(0, 1, 1, 1, 1, 0), Array(1, 1, 1, 99, 1, 0), Array(1, 1, 1, 1, 3, 0)):
             assert cuda.code("cuArray3DCreate_v2", byref(array), byref(wrong)) == INVALID_VALUE
-        """,
-    )
-
-
-def test_a_graphs_memory_comes_at_launch_and_stays_until_trimmed(card: Card) -> None:
-    check(
-        card,
-        """
-        cuda = Cuda()
-        before = cuda.free_bytes()
-        graph, node, execution = c_void_p(), c_void_p(), c_void_p()
-        cuda("cuGraphCreate", byref(graph), 0)
-        params = AllocNode(PoolProperties(1, 0, DEVICE), bytes=10 * MIB)
-        cuda("cuGraphAddMemAllocNode", byref(node), graph, None, c_size_t(0), byref(params))
-        cuda("cuGraphAddMemFreeNode", byref(node), graph, byref(node), c_size_t(1), c_uint64(params.address))
-        cuda("cuGraphInstantiateWithFlags", byref(execution), graph, c_uint64(0))
-        assert cuda.free_bytes() == before
-        for _ in range(3):
-            cuda("cuGraphLaunch", execution, None)
-        assert before - cuda.free_bytes() == 10 * MIB
-        value = c_uint64()
-        cuda("cuDeviceGetGraphMemAttribute", 0, 2, byref(value))
-        assert value.value == 10 * MIB
-        cuda("cuDeviceGraphMemTrim", 0)
-        assert cuda.free_bytes() == before
-        cuda("cuGraphExecDestroy", execution)
-        cuda("cuGraphDestroy", graph)
         """,
     )
 
@@ -304,16 +230,6 @@ def test_calls_are_found_by_name_version_and_stream_flag(card: Card) -> None:
     """)
 
 
-def test_the_driver_counts_how_often_it_is_entered(card: Card) -> None:
-    card.check("""
-        cuda = Cuda()
-        assert cuda.calls("cuMemAlloc_v2") == 0
-        cuda.alloc(1)
-        assert cuda.calls("cuMemAlloc_v2") == 1
-        assert cuda.calls("cuNothing") == 0
-    """)
-
-
 def test_a_bigger_device_heap_takes_memory(card: Card) -> None:
     card.check("""
         cuda = Cuda()
@@ -343,23 +259,4 @@ def test_a_modules_variables_live_in_device_memory(card: Card) -> None:
         cuda("cuModuleUnload", module)
         assert cuda.free_bytes() == before
         assert cuda.code("cuModuleLoadData", byref(module), b"\\x7fELF") == 200
-    """)
-
-
-def test_a_green_context_lives_in_the_primary_one(card: Card) -> None:
-    card.check("""
-        cuda = Cuda(device=None)
-        resource, description, green = create_string_buffer(144), c_void_p(), c_void_p()
-        cuda("cuDeviceGetDevResource", 0, resource, 1)
-        cuda("cuDevResourceGenerateDesc", byref(description), resource, 1)
-        cuda("cuGreenCtxCreate", byref(green), description, 0, 1)
-        state, context = c_int(), c_void_p()
-        cuda("cuDevicePrimaryCtxGetState", 0, None, byref(state))
-        assert state.value == 1
-        cuda("cuCtxFromGreenCtx", byref(context), green)
-        cuda("cuCtxSetCurrent", context)
-        assert cuda.free(cuda.alloc(MIB)) == 0
-        cuda("cuGreenCtxDestroy", green)
-        cuda("cuDevicePrimaryCtxGetState", 0, None, byref(state))
-        assert state.value == 0
     """)

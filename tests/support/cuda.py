@@ -109,8 +109,3 @@ class Cuda:
         nvml.nvmlInit_v2()
         found = nvml.sim_card_had(0, 64, pids, had, byref(at))
         return at.value / 1e9, dict(zip(pids[:found], had[:found], strict=True))[os.getpid()] / 1e9
-
-    def calls(self, name: str) -> int:
-        """How often the simulated driver was entered by this name."""
-        self.library.sim_calls.restype = c_uint64
-        return int(self.library.sim_calls(name.encode()))
