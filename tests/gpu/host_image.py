@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GIVEN = [Path(path).resolve() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 PATHS = os.pathsep.join(map(str, [ROOT, *GIVEN]))
 PYTHON = os.environ.get("GPU_TEST_PYTHON", sys.executable)
+CPUS = " ".join(map(str, os.sched_getaffinity(0)))  # a container's programs do not inherit it from here
 
 
 def build(address: str = "") -> str:

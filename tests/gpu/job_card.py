@@ -1,12 +1,14 @@
 """Holds `GIB` of patterns on one card, and looks at every byte when it is asked.
 
-    job_card.py FOLDER GIB torch|jax|cupy|graphs|sim|init [all] [works]
+    job_card.py FOLDER GIB torch|jax|cupy|graphs|sim|init [all] [by=CARD] [works]
 
 Each number that somebody writes to FOLDER/ask is answered by a line in FOLDER/said: "NUMBER right", or "NUMBER WRONG";
-"NUMBER look" by what can be seen and used of cards from here. The first line is "0 right" as soon as it holds them.
+"NUMBER look" by what can be seen and used of cards from here. "NUMBER keep" opens its card's node; "NUMBER reach" tells
+what CUDA finds and can use if the path of that node leads to what is open still (FOLDER/kept.so). The first line is "0
+right" as soon as it holds them.
 `graphs`: what it holds is changed by a CUDA graph each time. `all`: it sees every card of the host, and takes its own
-by UUID (NVIDIA_VISIBLE_DEVICES). `works`: it computes all the time. `init`: it has initialised CUDA, and makes its
-context when it is first asked.
+by UUID (NVIDIA_VISIBLE_DEVICES). `by`: it sees its own by this number or UUID alone. `works`: it computes all the time.
+`init`: it has initialised CUDA, and makes its context when it is first asked.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ from typing import Any
 folder, gib, kind = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 if "all" in sys.argv:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+if by := [word.removeprefix("by=") for word in sys.argv if word.startswith("by=")]:
+    os.environ["CUDA_VISIBLE_DEVICES"] = by[0]
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+if cpus := os.environ.get("CPUS", ""):
+    os.sched_setaffinity(0, map(int, cpus.split()))
 NUMBERS = 1 << 26  # int32 in a chunk: 256 MiB
 CHUNKS = int(4 * gib)
 NVIDIA, MINORS = 195, range(8)
@@ -38,6 +44,21 @@ for device in range(count.value):
     cuda.cuDeviceGetUuid(uuid, device)
     uuids.append(uuid.raw.hex())
 print(json.dumps([code, uuids]))
+"""
+
+
+# Holds 512 MiB on each for a while, so that a look of NVML sees it.
+USE = """
+import ctypes, json, time
+cuda, count, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), []
+code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+for device in range(count.value):
+    uuid, context, address = ctypes.create_string_buffer(16), ctypes.c_void_p(), ctypes.c_uint64()
+    cuda.cuDeviceGetUuid(uuid, device)
+    made = cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+    found.append([uuid.raw.hex(), made, made or cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 29))])
+time.sleep(10 if found else 0)
+print(json.dumps([code, found]))
 """
 
 
@@ -153,7 +174,41 @@ def look() -> str:
     counted = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=False, timeout=60)
     nodes = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     told = {"nodes": nodes, "cuda": counted.stdout.strip(), "made": sorted({reached(minor) for minor in MINORS})}
+    return compact(told)
+
+
+def compact(told: Any) -> str:
     return json.dumps(told, separators=(",", ":")).replace(" ", "")
+
+
+kept: dict[str, int] = {}  # path of a card's node → a descriptor of it
+
+
+def keep() -> str:
+    for path in Path("/dev").glob("nvidia[0-9]*"):
+        kept[str(path)] = os.open(path, os.O_RDWR)
+        os.set_inheritable(kept[str(path)], True)
+    return compact(kept)
+
+
+def reach() -> str:
+    """Whether the descriptor can be opened anew; what CUDA uses by the old node's path, with the shim and without."""
+    told: dict[str, Any] = {}
+    for path, number in kept.items():
+        try:
+            os.close(os.open(f"/proc/self/fd/{number}", os.O_RDWR))
+            told["opened anew"] = True
+        except OSError as error:
+            told["opened anew"] = errno.errorcode.get(error.errno or 0, str(error))
+        for name, preload in {"shim": os.environ.get("LD_PRELOAD", ""), "alone": ""}.items():
+            more = {"LD_PRELOAD": f"{folder}/kept.so {preload}", "KEPT": path, "KEPT_FD": str(number)}
+            environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"} | more
+            words = [sys.executable, "-c", USE]
+            ran = subprocess.run(
+                words, env=environment, capture_output=True, text=True, check=False, timeout=90, pass_fds=[number]
+            )
+            told[name] = (ran.stdout or ran.stderr[-300:]).strip()
+    return compact(told)
 
 
 def say(line: str) -> None:
@@ -174,4 +229,5 @@ while True:
         time.sleep(0.0 if "works" in sys.argv else 0.02)
         continue
     (folder / "ask").unlink()
-    say(f"{number} {look() if what else 'right' if right() and always else 'WRONG'}")
+    tell = {"look": look, "keep": keep, "reach": reach}
+    say(f"{number} {tell[what[0]]() if what else 'right' if right() and always else 'WRONG'}")

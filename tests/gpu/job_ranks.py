@@ -21,6 +21,8 @@ Step = Callable[[], object]  # gives the GPU one step; its loss
 
 def main() -> None:
     kind, folder, name = sys.argv[1:4]
+    if cpus := os.environ.get("CPUS", ""):
+        os.sched_setaffinity(0, map(int, cpus.split()))
     until, meeting = Path(folder, f"{name}.until"), Path(folder, f"{name}.meeting")
     if "RANK" not in os.environ:
         meeting.mkdir()
@@ -32,9 +34,9 @@ def main() -> None:
         ]  # fmt: skip
         sys.exit(max(abs(each.wait()) for each in ranks))
     rank, count = int(os.environ["RANK"]), 0
-    cores = int(os.environ.get("CORES", "0"))  # so many of its own, wherever else it is compared with
-    if cores and (rank + 1) * cores <= (os.cpu_count() or 1):
-        os.sched_setaffinity(0, range(rank * cores, (rank + 1) * cores))
+    cores, all_cores = int(os.environ.get("CORES", "0")), sorted(os.sched_getaffinity(0))
+    if cores and (rank + 1) * cores <= len(all_cores):  # so many of its own, and the same of what it is compared with
+        os.sched_setaffinity(0, all_cores[rank * cores : (rank + 1) * cores])
     step, synchronize = simulated(kind, rank, str(meeting)) if kind.startswith("sim") else real(kind)
     with open(f"{folder}/{name}.done" if rank == 0 else os.devnull, "a") as done:
         while True:

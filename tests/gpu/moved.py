@@ -1,15 +1,19 @@
 """Programs moved between two cards, ten times, every byte looked at: by the bare calls, and by an appliance.
 
-    python -m tests.gpu.moved [--docker] [--gpus SPEC] [--kinds KIND …] [--sizes GIB …] [--times N] [--seconds S]
-        [--out FOLDER] [PART …]
+    python -m tests.gpu.moved [--docker] [--gpus SPEC] [--cards INDEX INDEX] [--kinds KIND …] [--sizes GIB …]
+        [--times N] [--bare N] [--seconds S] [--out FOLDER] [PART …]
 
 KIND: torch, jax, cupy, graphs (a CUDA graph's loop). PART:
-- `ways`: the driver's calls alone, with each way to name the cards, of a program that sees all cards, or its own by
-  number or UUID; one that has only initialised CUDA. By default left out.
-- `bare`: of the first kind, each size, four times; seconds out and in.
-- `appliance`: `POST containers/ID/move/` of each kind and size; beside the bare calls. In Docker, before and after:
-  what can be seen and used of cards from inside.
-- `fixed`: one that sees its own card by CUDA_VISIBLE_DEVICES is moved, or comes back where it was.
+- `ways`: the driver's calls alone, with each way to name the cards, of a program that sees all cards, its own by
+  number or UUID, or that has the device node of its own only; one that has only initialised CUDA. By default left out.
+- `appliance`: `POST containers/ID/move/` of each kind and size, `--times`. The first `--bare` times, in turn with the
+  driver's calls alone on the same program outside. In Docker, before and after: what can be seen and used of cards
+  from inside.
+- `fixed`: one that sees its own card by CUDA_VISIBLE_DEVICES, as it comes, by number or by UUID, is moved, or comes
+  back where it was.
+- `updated`: what is seen and used of cards after `docker update`.
+- `kept`: a program keeps a descriptor of its card's node over a move, and CUDA is made to take it. What that reaches is
+  told, and is not right or wrong.
 - `drain`: a card is drained while six work on it.
 
 `--docker`: containers of the engine that DOCKER_HOST names, or else of a dockerd that it starts; without it: local
@@ -34,21 +38,26 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import docker
 import httpx
 
+from scheduler.engines.docker.gpu_access import node_of
 from tests.gpu import host_image
 from tests.gpu.bare_calls import Calls, Found, median
 from tests.gpu.shim import NO_MULTICAST
 from tests.support.appliance import ROOT, Appliance, until
 
 GIB = 1 << 30
+MORE = 3  # GiB that a container may hold besides
 LONG = 180.0
 JOB = ROOT / "tests/gpu/job_card.py"
-KINDS, PARTS = ["torch", "jax", "cupy", "graphs"], ["bare", "appliance", "drain", "fixed"]
-BARE_TIMES, SIX = 4, 6
+KINDS, PARTS = ["torch", "jax", "cupy", "graphs"], ["appliance", "drain", "fixed"]
+SIX = 6
+BOTH_FIT = 16  # GiB: with what is larger, a card has no room for one in the appliance and one outside at once
 SLOWER = 1.15  # times what the bare calls take
 SLOWEST, BEGINS = 0.35, 20.0  # seconds out and in, of a GiB and of a start: to see what there is time for
-ENVIRONMENT = NO_MULTICAST | {"PYTHONPATH": host_image.PATHS, "USER": "root", "HOME": "/tmp"}
+ENVIRONMENT = NO_MULTICAST | {"PYTHONPATH": host_image.PATHS, "CPUS": host_image.CPUS, "USER": "root", "HOME": "/tmp"}
+PART = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # of the memory that JAX sees: in a container, its quota
 
 
 class Job:
@@ -99,16 +108,56 @@ def swap(cards: Sequence[str], old: str, new: str) -> list[tuple[str, str]]:
     return [(card, {old: new, new: old}.get(card, card)) for card in cards]
 
 
+def give_node(pid: int, path: str) -> None:
+    """To a process that has a /dev of its own (with_cards)."""
+    script = ROOT / "scheduler/engines/docker/launching/card_nodes.py"
+    subprocess.run(["nsenter", "-t", str(pid), "-m", "mount", "-o", "remount,rw", "/dev"], check=True)
+    subprocess.run([sys.executable, "-I", "-S", str(script), str(pid), "give", path], check=True)
+
+
+class Bare:
+    """A program outside, moved between the two cards by the driver's calls alone."""
+
+    def __init__(self, scene: Scene, kind: str, gib: float, stack: ExitStack) -> None:
+        self._cards, (self._here, self._there) = scene.cards, scene.two
+        self.outs, self.backs, self.right = list[float](), list[float](), True
+        self._job = Job(gib, kind)
+        part = 0.95 * (gib + MORE) * GIB / scene.memory
+        environment = scene.outside | {"CUDA_VISIBLE_DEVICES": self._here, PART: f"{part:.3f}"}
+        self._pid = stack.enter_context(running(self._job, environment))
+        self._calls = Calls(scene.outside)
+        stack.callback(self._calls.close)
+
+    def move(self) -> None:
+        pairs = swap(self._cards, self._here, self._there)
+        for (code, seconds), its in (
+            (self._calls.out(self._pid), self.outs),
+            (self._calls.back(self._pid, pairs), self.backs),
+        ):
+            self.right &= code == 0
+            its.append(seconds)
+        self._here, self._there = self._there, self._here
+        self.right &= self._job.is_right()
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "out": median(self.outs),
+            "in": median(self.backs),
+            "each": [self.outs, self.backs],
+            "right": self.right,
+        }
+
+
 class Contained(Job):
     def __init__(self, scene: Scene, name: str, gib: float, kind: str, card: str, *more: str) -> None:
         super().__init__(gib, kind if not scene.sim else "sim", *more)
         self.appliance = scene.appliance
-        fields: dict[str, Any] = {"env": ENVIRONMENT}
+        fields: dict[str, Any] = {"env": ENVIRONMENT | {PART: "0.95"}}
         if scene.within:
             self.words[0] = host_image.PYTHON
             volumes = [*scene.within.volumes, f"{self.folder}:{self.folder}"]
             fields |= {"image": scene.within.image, "volumes": volumes}
-        size = int((gib + 3) * GIB)
+        size = int((gib + MORE) * GIB)
         self.id = self.appliance.launch(*self.words, name=name, gpu_memory=size, gpus=[card], **fields)["id"]
 
     def ended(self) -> str:
@@ -148,17 +197,17 @@ class Scene:
             folder / "home", options.gpus, GPUSHARE_GIVE_WAY="off", GPUSHARE_MOVE_SHARE="0", **more
         )  # fmt: skip
         stack.callback(self.appliance.close)
-        self.cards = [card["uuid"] for card in self.appliance.api("GET", "gpus/")["results"]]
-        self.outside = {**os.environ, **ENVIRONMENT, "NVIDIA_VISIBLE_DEVICES": self.cards[0]}
+        listed = self.appliance.api("GET", "gpus/")["results"]
+        self.cards, self.memory = [card["uuid"] for card in listed], listed[0]["total"]
+        self.two = [self.cards[index] for index in options.cards]
+        self.outside = {**os.environ, **ENVIRONMENT, "NVIDIA_VISIBLE_DEVICES": self.two[0]}
         self.outside.pop("CUDA_VISIBLE_DEVICES", None)
 
     def run(self, parts: Sequence[str]) -> None:
-        steps = {"ways": self.ways, "fixed": self.fixed, "drain": self.drain}
-        for part in [part for part in steps if part in parts and part != "drain"]:
+        steps = {"ways": self.ways, "fixed": self.fixed, "updated": self.updated, "kept": self.kept}
+        for part in [part for part in steps if part in parts]:
             self.guarded(part, steps[part])
         for number, gib in enumerate(self.options.sizes):
-            if "bare" in parts and not self.sim:
-                self.guarded(f"bare, {gib:g} GiB", self.bare, gib)
             for kind in self.options.kinds if "appliance" in parts else ():
                 self.guarded(f"{kind}, {gib:g} GiB", self.moved, kind, gib)
             if "drain" in parts and number == 0:
@@ -174,17 +223,24 @@ class Scene:
             self.appliance.end_all()
 
     def ways(self) -> None:
-        one, two = self.cards[:2]
+        one, two = self.two
         calls = Calls(self.outside)
-        pairs = {"all cards named": swap(self.cards, one, two), "its own named": [(one, two)]}
-        seen: dict[str, dict[str, str]] = {
-            "sees all": {}, "sees its own by number": {"CUDA_VISIBLE_DEVICES": "0"},
-            "sees its own by UUID": {"CUDA_VISIBLE_DEVICES": one},
+        pairs = {
+            "all cards named": swap(self.cards, one, two), "both named": swap(self.two, one, two),
+            "its own named": [(one, two)],
         }  # fmt: skip
-        for (who, more), (way, named) in itertools.product(seen.items(), pairs.items()):
-            job = Job(1, "torch")
+        own = [str(ROOT / "tests/gpu/with_cards"), node_of(one).removeprefix("/dev/nvidia")]
+        seen: dict[str, tuple[dict[str, str], list[str]]] = {
+            "sees all": ({}, []), "sees its own by number": ({"CUDA_VISIBLE_DEVICES": "0"}, []),
+            "sees its own by UUID": ({"CUDA_VISIBLE_DEVICES": one}, []), "has its own node": ({}, own),
+        }  # fmt: skip
+        for (who, (more, before)), (way, named) in itertools.product(seen.items(), pairs.items()):
+            job = Job(1, "torch", *(["all"] if before else []))
+            job.words[:0] = before
             with running(job, self.outside | more) as pid:
                 went, _ = calls.out(pid)
+                if before:
+                    give_node(pid, node_of(two))
                 code, took = calls.back(pid, named)
                 if code:
                     calls.back(pid)
@@ -197,46 +253,38 @@ class Scene:
             self.found.say("bare, initialised only", {"out": went, "in": code, "right": job.is_right()})
         calls.close()
 
-    def bare(self, gib: float) -> None:
-        here, there = self.cards[:2]
-        if not self.found.has_time(name := f"bare, {gib:g} GiB", BEGINS + BARE_TIMES * gib * SLOWEST * 2):
-            return
-        calls, job = Calls(self.outside), Job(gib, self.options.kinds[0])
-        outs, backs, codes, right = list[float](), list[float](), set[int](), True
-        with running(job, self.outside | {"CUDA_VISIBLE_DEVICES": here}) as pid:
-            for _ in range(BARE_TIMES):
-                pairs = swap(self.cards, here, there)
-                for (code, seconds), its in ((calls.out(pid), outs), (calls.back(pid, pairs), backs)):
-                    codes.add(code)
-                    its.append(seconds)
-                here, there = there, here
-                right &= job.is_right()
-        calls.close()
-        told = {"out": median(outs), "in": median(backs), "codes": sorted(codes), "right": right}
-        self.found.say(name, told, codes == {0} and right)
-
     def moved(self, kind: str, gib: float) -> None:
-        one, two = self.cards[:2]
-        times = self.options.times
-        if not self.found.has_time(name := f"{kind}, {gib:g} GiB", BEGINS + times * (0.5 + gib * SLOWEST * 2)):
+        times, bare_times = self.options.times, 0 if self.sim else self.options.bare
+        needs = BEGINS + (times + bare_times) * (0.5 + gib * SLOWEST * 2)
+        if not self.found.has_time(name := f"{kind}, {gib:g} GiB", needs):
             return
-        job = Contained(self, f"{kind}-{gib:g}", gib, kind, one, *(["all"] if kind != "jax" else []))
-        right, said = job.answers(0) == "right", set()
-        self.inside(f"{name}, before", job)
-        for number in range(times):
-            there = (two, one)[number % 2]
-            status, message = job.move(there)
-            said.add(f"{status} {re.sub(r'[0-9]+', 'N', message)}")
-            right &= status == 200 and job.card() == there and job.is_right()
-            if number == 0:
-                self.inside(f"{name}, on the other card", job)
-        outs, backs = job.took("swapped_out"), job.took("swapped_in")
-        told: dict[str, Any] = {"out": median(outs), "in": median(backs), "said": sorted(said), "right": right}
-        self.found.say(f"{name}, {len(outs)} times", told, right and len(outs) == times)
-        if before := self.found.figures.get(f"bare, {gib:g} GiB"):
-            beside = (told["out"] + told["in"]) / (before["out"] + before["in"])
-            self.found.say(f"{name}, times the bare calls", round(beside, 3), beside <= SLOWER)
-        job.end()
+        with ExitStack() as stack:
+            bare = Bare(self, kind, gib, stack) if bare_times else None
+            if bare and gib > BOTH_FIT:
+                for _ in range(bare_times):
+                    bare.move()
+                stack.close()
+            job = Contained(self, f"{kind}-{gib:g}", gib, kind, self.two[0], *(["all"] if kind != "jax" else []))
+            right, said = job.answers(0) == "right", set()
+            self.inside(f"{name}, before", job)
+            for number in range(times):
+                if bare and gib <= BOTH_FIT and number < bare_times:
+                    bare.move()
+                there = self.two[1 - number % 2]
+                status, message = job.move(there)
+                said.add(f"{status} {re.sub(r'[0-9]+', 'N', message)}")
+                right &= status == 200 and job.card() == there and job.is_right()
+                if number == 0:
+                    self.inside(f"{name}, on the other card", job)
+            outs, backs = job.took("swapped_out"), job.took("swapped_in")
+            told: dict[str, Any] = {"out": median(outs), "in": median(backs), "said": sorted(said), "right": right}
+            self.found.say(f"{name}, {len(outs)} times", told, right and len(outs) == times)
+            self.found.say(f"{name}: each", [outs, backs])
+            if bare:
+                self.found.say(f"{name}, bare", bare.told(), bare.right)
+                beside = (told["out"] + told["in"]) / (median(bare.outs) + median(bare.backs))
+                self.found.say(f"{name}, times the bare calls", round(beside, 3), beside <= SLOWER)
+            job.end()
 
     def inside(self, name: str, job: Contained) -> None:
         """In Docker on real cards: its own card is all that is there, that CUDA counts, and that can be opened."""
@@ -248,15 +296,51 @@ class Scene:
         self.found.say(f"{name}: seen inside", told | {"its own": own}, alone)
 
     def fixed(self) -> None:
-        one, two = self.cards[:2]
-        job = Contained(self, "fixed", self.options.sizes[0], self.options.kinds[0], one)
+        one, two = self.two
+        for way, more in {"as it comes": (), "by number": ("by=0",), "by UUID": (f"by={one}",)}.items():
+            job = Contained(self, "fixed", self.options.sizes[0], self.options.kinds[0], one, *more)
+            job.answers(0)
+            told = [*job.move(two), job.card() == two, job.is_right()]
+            self.found.say(f"sees its own by CUDA_VISIBLE_DEVICES, {way}", told, told[3])
+            told = [*job.move(one), job.card() == one, job.is_right()]
+            self.found.say(f"sees its own by CUDA_VISIBLE_DEVICES, {way}, and back", told, told[3])
+            job.end()
+
+    def updated(self) -> None:
+        if self.sim or not self.within:
+            return
+        job = Contained(self, "updated", 1, self.options.kinds[0], self.two[0], "all")
         job.answers(0)
-        told = [*job.move(two), job.card() == two, job.is_right()]
-        self.found.say("sees its own by CUDA_VISIBLE_DEVICES", told, told[3])
+        self.inside("updated, before", job)
+        engine = docker.APIClient(os.environ["DOCKER_HOST"], version="auto")
+        (its,) = engine.containers(quiet=True)
+        engine.update_container(its["Id"], cpu_shares=512)
+        self.inside("updated, once", job)
+        status, message = job.move(self.two[1])
+        engine.update_container(its["Id"], cpu_shares=1024)
+        self.inside("updated, after a move", job)
+        engine.close()
+        right = job.is_right()
+        self.found.say("updated: moved, right", [status, message, right], status == 200 and right)
+        job.end()
+
+    def kept(self) -> None:
+        if self.sim or not self.within:
+            return
+        job = Contained(self, "kept", 1, self.options.kinds[0], self.two[0], "all")
+        words = ["cc", "-O2", "-shared", "-fPIC", "-o", str(job.folder / "kept.so"), str(ROOT / "tests/gpu/kept.c")]
+        subprocess.run([*words, "-ldl"], check=True)
+        job.answers(0)
+        self.found.say("kept: before the move", json.loads(job.asked("keep")))
+        self.found.say("kept: moved", job.move(self.two[1]))
+        self.found.say("kept: what its descriptor reaches", json.loads(job.asked("reach")))
+        events = self.appliance.api("GET", f"allocations/?container={job.id}&page_size=100")["results"]
+        self.found.say("kept: its events", [f"{each['kind']}: {each['detail'][:200]}" for each in events[:12]])
+        self.found.say("kept: right", right := job.is_right(), right)
         job.end()
 
     def drain(self) -> None:
-        one, two = self.cards[:2]
+        one, two = self.two
         if not self.found.has_time("drain", 120):
             return
         kinds, gib = itertools.cycle(self.options.kinds), self.options.sizes[0]
@@ -282,9 +366,11 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--docker", action="store_true")
     parser.add_argument("--gpus", default="nvidia")
+    parser.add_argument("--cards", type=int, nargs=2, default=[0, 1], help="which of the host's")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--sizes", type=float, nargs="+", default=[1.0, 8.0])
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--bare", type=int, default=4, help="of these times, so many beside the bare calls")
     parser.add_argument("--seconds", type=float, default=520.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     options = parser.parse_args()

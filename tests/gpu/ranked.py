@@ -1,12 +1,13 @@
 """Trainings of two ranks on two GPUs: turns by weight, limits, moves, and losses equal to those of others.
 
-    python -m tests.gpu.ranked [--gpus SPEC] [--docker] [--within S] [--out FOLDER] [--parts PART …]
+    python -m tests.gpu.ranked [--gpus SPEC] [--docker] [--cards INDEX …] [--within S] [--out FOLDER] [--parts PART …]
 
 In an appliance with the process engine, or with Docker (that of DOCKER_HOST, or else a dockerd that it starts). One
 alone beside the same without the appliance, in turn; a limit; of each kind (shim/gate_programs.py) two at 300/100;
 three, of which one is on one GPU; a hundred random changes, pauses and kills of the scheduler while a third is moved
 ten times. Besides, if they are named: `small`: all-reduces of 4 KiB beside native ones, before anything else is there;
-`hang`: a rank stands still for a while; `abort`: one breaks its communicator off in the middle, again and again.
+`hang`: a rank stands still for a while; `abort`: one breaks its communicator off in the middle, again and again;
+`moved-KIND`, after KIND: one that is `movable` is moved ten times, and has the losses of the one that is not.
 Programs wait at a number of steps until it is their part (job_ranks.py). A part for which too little is left of
 `--within` is left out. Writes FOLDER/ranked.json (FOLDER: $OUT) and prints each figure as it comes; exits 1 if
 anything is wrong. `--gpus sim:2x40GiB` tries the script itself.
@@ -36,42 +37,15 @@ import httpx
 from scheduler.card.gates import BETWEEN, HOLD, TRIES
 from tests.gpu import host_image
 from tests.gpu.job_ranks import EVERY
-from tests.gpu.ranked_jobs import LONG, Contained, Job
+from tests.gpu.ranked_jobs import ALSO, LONG, MADE, NEEDS, PAIRS, PARTS, TAKES, Contained, Job
 from tests.support.appliance import Appliance, until
 
 BEGINS = 90.0  # seconds in which all have imported what they need and begun
 RESTED = 6.0  # who has just computed seems to go on, and has turns
-PAIRS = ["fsdp", "two", "compiled", "pipeline", "jax", "graphs"]
-PARTS = ["native", "limit", "ddp", "three", *PAIRS[:5], "random", "graphs"]
-TAKES = {
-    "small": 90,
-    "native": 60,
-    "limit": 30,
-    "ddp": 40,
-    "three": 50,
-    "hang": 50,
-    "abort": 40,
-    "random": 60,
-} | dict.fromkeys(PAIRS, 40)  # fmt: skip (seconds)
-NEEDS = {
-    "native": ["one", "two", "third"], "limit": ["one"], "ddp": ["one", "two"], "hang": ["one", "two"],
-    "three": ["one", "two", "third"], "abort": ["two", "abort"], "random": ["a", "b", "moved"],
-} | {kind: [f"{kind}-300", f"{kind}-100"] for kind in PAIRS}  # fmt: skip
-Made = dict[str, tuple[str, dict[str, Any]]]
-MADE: Made = {
-    "one": ("ddp", {"compute_weight": 300}),
-    "two": ("ddp", {"compute_weight": 100}),
-    "small": ("small", {}),
-    "third": ("gemm", {"gpus": 1, "compute_weight": 100}),
-    "abort": ("abort", {"compute_weight": 100}),
-    "a": ("ddp", {}),
-    "b": ("ddp", {}),
-    "moved": ("ddp", {"movable": True}),
-}
-MADE |= {f"{kind}-{weight}": (kind, {"compute_weight": weight}) for kind in PAIRS for weight in (300, 100)}
 LATE = TRIES * HOLD + (TRIES - 1) * BETWEEN  # seconds until a turn goes to others all the same
 HANGS = 10.0  # seconds
 STEPS, KILLS, MOVES = 100, 4, 10
+NOT_FREED = "back from host memory"  # how the refusal ends
 
 
 class Scene:
@@ -85,6 +59,8 @@ class Scene:
         self.within = host_image.engine(stack) if options.docker else None
         more = self.within.settings if self.within else {}
         self.appliance = Appliance(folder / "home", options.gpus, GPUSHARE_COMPUTE="turns", **more)
+        known = [card["uuid"] for card in self.appliance.api("GET", "gpus/")["results"]]
+        self.cards = [known[index] for index in options.cards]
 
     def check(self, name: str, value: Any, fine: bool = True) -> None:
         self.found[name] = value
@@ -103,6 +79,8 @@ class Scene:
         if name not in self.jobs:
             kind, fields = MADE[name]
             its = (self.appliance, self.within, self.folder, kind, name, self.sim)
+            if self.cards:
+                fields = fields | {"gpus": self.cards[: fields.get("gpus", 2)]}
             self.jobs[name] = Contained(*its, **fields)
 
     def begin(self, *names: str) -> None:
@@ -148,6 +126,8 @@ class Scene:
             with self.guarded(part):
                 if part in ("ddp", *PAIRS):
                     self.pair(part, *(self.jobs[name] for name in NEEDS[part]))
+                elif part.startswith("moved-"):
+                    self.moved(part, *(self.jobs[name] for name in NEEDS[part]))
                 else:
                     {
                         "native": self.native, "limit": self.limit, "three": self.three, "random": self.random,
@@ -263,12 +243,12 @@ class Scene:
         """A third is moved meanwhile, again and again."""
         a, b, moved = (self.jobs[name] for name in ("a", "b", "moved"))
         draws, done, kills = random.Random(7), 0, 0
-        self.check("without movable", why := a.do("pause", free_memory=True)[:40], why.startswith("409"))
+        self.check("without movable", why := a.do("pause", free_memory=True)[-200:], NOT_FREED in why)
         for job in (a, b, moved):
             job.go()
         over = threading.Event()
         moves: list[Any] = []
-        mover = threading.Thread(target=self.moves, args=(moved, moves, over), daemon=True)
+        mover = threading.Thread(target=self.moves, args=(moved, moves, over, self.ends), daemon=True)
         mover.start()
         while (done < STEPS or len(moves) < MOVES) and self.ends - time.monotonic() > 25:
             job, deed = draws.choice([a, b]), draws.choice(("weight", "limit", "pause"))
@@ -296,6 +276,16 @@ class Scene:
         self.check("moves, seconds", moves, len(moves) >= MOVES and not any(isinstance(each, str) for each in moves))
         self.equal("random", a, b, moved)
         self.told(a, b, moved)
+
+    def moved(self, part: str, still: Contained, moved: Contained) -> None:
+        still.do("pause")
+        self.check(f"{part}: without movable", why := still.do("pause", free_memory=True)[-200:], NOT_FREED in why)
+        moved.go()
+        moved.goes_on()
+        moves: list[Any] = []
+        self.moves(moved, moves, threading.Event(), self.ends - 20)
+        self.check(f"{part}, seconds", moves, len(moves) == MOVES and not any(isinstance(each, str) for each in moves))
+        self.equal(part, still, moved)
 
     def hang(self) -> None:
         """Rank 1 of the one with more weight stands still: the other's turns come, late by the time-out at most."""
@@ -336,8 +326,8 @@ class Scene:
         self.check("abort: what came of its steps", sorted(came), len(came) == 1)
 
     @staticmethod
-    def moves(job: Contained, moves: list[Any], over: threading.Event) -> None:
-        while not over.is_set() and len(moves) < MOVES:
+    def moves(job: Contained, moves: list[Any], over: threading.Event, ends: float) -> None:
+        while not over.is_set() and len(moves) < MOVES and time.monotonic() < ends:
             begun = time.monotonic()
             why = job.do("pause", free_memory=True) or job.do("resume")
             try:
@@ -375,9 +365,10 @@ class Scene:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=PARTS, choices=[*PARTS, "small", "hang", "abort"])
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=[*PARTS, *ALSO])
     parser.add_argument("--docker", action="store_true")
     parser.add_argument("--gpus", default="nvidia")
+    parser.add_argument("--cards", type=int, nargs=2, default=[], help="which of the host's; else any two")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--within", type=float, default=520.0, help="seconds")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))

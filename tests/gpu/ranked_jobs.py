@@ -20,8 +20,34 @@ BATCH = {"fsdp": 16384}
 ALIKE, PINNED = ("one", "small", "native-ddp", "native-small"), {"CORES": "4"}  # compared in time
 ENVIRONMENT = NO_MULTICAST | {
     "PYTHONPATH": host_image.PATHS, "USER": "root", "HOME": "/tmp", "OMP_NUM_THREADS": "2",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
+    "CPUS": host_image.CPUS, "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5",
 }  # fmt: skip
+PAIRS = ["fsdp", "two", "compiled", "pipeline", "jax", "graphs"]
+PARTS = ["native", "limit", "ddp", "three", *PAIRS[:5], "random", "graphs"]
+ALSO = ["small", "hang", "abort", *(f"moved-{kind}" for kind in ("ddp", *PAIRS))]
+TAKES = {  # seconds
+    "small": 90, "native": 60, "limit": 30, "ddp": 40, "three": 50, "hang": 50, "abort": 40, "random": 60,
+} | dict.fromkeys(PAIRS, 40) | dict.fromkeys(ALSO[3:], 30)  # fmt: skip
+NEEDS = {
+    "native": ["one", "two", "third"], "limit": ["one"], "ddp": ["one", "two"], "hang": ["one", "two"],
+    "three": ["one", "two", "third"], "abort": ["two", "abort"], "random": ["a", "b", "moved"],
+    "moved-ddp": ["one", "ddp-moved"],
+} | {kind: [f"{kind}-300", f"{kind}-100"] for kind in PAIRS} | {
+    f"moved-{kind}": [f"{kind}-300", f"{kind}-moved"] for kind in PAIRS
+}  # fmt: skip
+Made = dict[str, tuple[str, dict[str, Any]]]
+MADE: Made = {
+    "one": ("ddp", {"compute_weight": 300}),
+    "two": ("ddp", {"compute_weight": 100}),
+    "small": ("small", {}),
+    "third": ("gemm", {"gpus": 1, "compute_weight": 100}),
+    "abort": ("abort", {"compute_weight": 100}),
+    "a": ("ddp", {}),
+    "b": ("ddp", {}),
+    "moved": ("ddp", {"movable": True}),
+}
+MADE |= {f"{kind}-{weight}": (kind, {"compute_weight": weight}) for kind in PAIRS for weight in (300, 100)}
+MADE |= {f"{kind}-moved": (kind, {"movable": True}) for kind in ("ddp", *PAIRS)}
 
 
 class Job:
