@@ -39,6 +39,9 @@ class Ranks:
                 await asyncio.sleep(0)
                 gate.give((seat, 1))
 
+    def stands_still(self, rank: int) -> None:
+        self._tasks[rank].cancel()
+
     def begun(self, rank: int) -> int:
         return self.its[100 + rank].entries()[0].begun
 
@@ -94,6 +97,25 @@ async def test_one_whose_sibling_begins_nothing_is_named_and_goes_on(pair: Ranks
         assert not pair.asked
     pair.runs(1)
     await eventually(lambda: pair.begun(1) > 5)
+
+
+async def test_64_ranks_come_to_a_cut_and_where_one_begins_nothing_all_go_on(monkeypatch) -> None:
+    many = Ranks(64)
+    for rank in range(64):
+        many.runs(rank, every=0.001 * (rank % 3))
+    await eventually(lambda: min(map(many.begun, range(64))) > 3)
+    monkeypatch.setattr(gates, "HOLD", 60.0)
+    async with many.gates.shut() as why:
+        assert (why, len(set(map(many.begun, range(64))))) == ("", 1)
+    before = many.begun(63)
+    await eventually(lambda: many.begun(63) > before)
+    many.stands_still(63)
+    await eventually(lambda: {many.begun(rank) for rank in range(63)} == {many.begun(63) + 5})
+    monkeypatch.setattr(gates, "HOLD", 0.05)
+    async with many.gates.shut() as why:
+        assert why.startswith("Process 163 did not begin within 0.05 s")
+    assert not many.asked
+    many.end()
 
 
 async def test_a_call_that_does_not_return_is_named(pair: Ranks) -> None:
