@@ -8,10 +8,12 @@ import contextlib
 import json
 import socket
 import struct
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+from uuid import UUID
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -27,6 +29,7 @@ from tests.support.machine import make_container
 from tests.support.people import make_user
 from web.budgets import Places
 from web.console import ports
+from web.console.frames import connect_to_port
 from web.models import AppGuest, AppSession, AuditEntry, Container
 from web.people import visitor
 from web.people.roles import Role
@@ -336,6 +339,35 @@ async def test_an_upgrade_to_something_else_passes_as_it_is_and_ends(lab: Lab) -
         assert await reader.read() == b"\0\xff"
     writer.close()
     await eventually(lambda: not lab.application.open)
+
+
+async def test_the_scheduler_is_asked_for_two_connections_to_one_container_at_a_time(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop has decisions to make; and a container that takes no connection holds up no other's."""
+    cookie = await lab.enter(lab.owner)
+    asked, going, most = list[UUID](), set[object](), list[int]()
+    answered = threading.Event()
+
+    def connect(home: Path, container: UUID, port: int) -> Any:
+        asked.append(container)
+        going.add(one := object())
+        most.append(len(going))
+        answered.wait(PATIENCE)
+        going.remove(one)
+        return connect_to_port(home, container, port)
+
+    monkeypatch.setattr(ports, "connect_to_port", connect)
+    asking = [asyncio.create_task(lab.ask("/", cookie, **OWN)) for _ in range(8)]
+    await eventually(lambda: len(asked) == 2)
+    other = await sync_to_async(make_container)(lab.owner, "other")
+    elsewhere = asyncio.create_task(ports.reached(other, 8888))
+    await eventually(lambda: other.pk in asked)
+    assert len(asked) == 3
+    answered.set()
+    (await elsewhere)[0].close()
+    assert [(await each).status for each in asking] == [200] * 8
+    assert max(most) == 3
 
 
 async def test_an_answer_without_end_ends_with_the_browser(lab: Lab) -> None:

@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
@@ -33,6 +34,8 @@ CHUNK = 64 << 10  # bytes of a message
 LOOK_AGAIN = 0.25  # seconds until it is asked again whether a container's memory is back
 LATER = 5.0  # seconds after which who finds no place among those that wait for it may come again
 waiting = Places(64)  # connections for each container whose memory is away
+AT_ONCE = 2  # connections to one container that the scheduler is asked for: its loop has decisions to make as well
+_connecting = WeakValueDictionary[UUID, asyncio.Semaphore]()  # by container: one that takes none holds up no other's
 NOTED_EVERY = 3600.0  # seconds between two audit entries about the same person and port
 _noted: dict[tuple[int, UUID, int | str], float] = {}  # when, by this process's clock
 
@@ -105,7 +108,8 @@ async def reached(container: Container, port: int) -> tuple[socket.socket, int]:
 async def _reached_now(container: Container, port: int) -> tuple[socket.socket, int]:
     node = await database_sync_to_async(elsewhere)(container)
     if node is None:
-        connection, told = await asyncio.to_thread(connect_to_port, settings.GPUSHARE_HOME, container.pk, port)
+        async with _connecting.setdefault(container.pk, asyncio.Semaphore(AT_ONCE)):
+            connection, told = await asyncio.to_thread(connect_to_port, settings.GPUSHARE_HOME, container.pk, port)
     else:
         connection = await reach(node, container, RelayOrder.Kind.PORT)
         told = await asyncio.to_thread(ask_now, connection, connecting(container.pk, port))
