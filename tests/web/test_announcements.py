@@ -130,7 +130,7 @@ def test_a_window_of_a_gpu_takes_that_out_of_service_and_no_node(admin, ada, gpu
     make_container(ada, "beside", make_gpu(gpu.node, 1), node=gpu.node)
     turn(begins)
     assert not Node.objects.exclude(drained_at=None).exists()
-    drain, kill = Command.objects.order_by("pk")
+    drain, kill = Command.objects.order_by("number")
     said = Announcement.objects.get().said
     assert (drain.kind, drain.node, drain.arguments) == ("drain-gpu", gpu.node, {"gpu": gpu.uuid, "reason": said})
     assert (kill.kind, kill.container) == ("kill", train)
