@@ -30,7 +30,7 @@ def test_a_run_that_is_cut_goes_on_with_the_seeds_that_have_no_file(monkeypatch,
     for name in list(LABS):
         if name != "newcomer":
             monkeypatch.delitem(LABS, name)
-    monkeypatch.setitem(LABS, "newcomer", replace(lab, begins=None, counts=0.0, until=0.1 * DAY))
+    monkeypatch.setitem(LABS, "newcomer", replace(LABS["newcomer"], begins=None, counts=0.0, until=0.1 * DAY))
     monkeypatch.setattr(people, "RUNS", {("lab_run", "newcomer"): lab_run})
     people.write([1], 1, tmp_path)
     (tmp_path / "2.unfinished").write_text("{")
