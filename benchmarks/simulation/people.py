@@ -215,7 +215,7 @@ def measure(seeds: Iterable[int], processes: int | None = None) -> Iterator[tupl
             for seed in seeds
         }
         for seed, its in jobs.items():
-            found = {key: each.result() for key, each in its.items()}
+            found: dict[str, Any] = {key: each.result() for key, each in its.items()}
             yield seed, {key: asdict(each) if isinstance(each, Found) else each for key, each in found.items()}
 
 
@@ -286,7 +286,8 @@ def bars(found: Cells) -> dict[str, dict[str, float | bool]]:
         return means[run, which, False][what] / (means[run, which, True][what] or 1.0)
 
     held = ("J of VRAM wanted", "J of VRAM")
-    least, highest = {}, {}
+    least: dict[str, tuple[float, float]] = {}
+    highest: dict[str, tuple[float, float]] = {}
     for name in ("week", "week, large"):
         least |= {f"{name}, {what}": (lab(name, what), 0.99) for what in held}
         least[f"{name}, J of GPU"] = (lab(name, "J of GPU"), 0.97)

@@ -32,7 +32,8 @@ export function showNodes() {
 }
 
 function begin() {
-  const again = () => live.dispatchEvent(new CustomEvent("change", { detail: { changes: { nodes: {} }, whole: false } }));
+  const again = () =>
+    live.dispatchEvent(new CustomEvent("change", { detail: { changes: { nodes: {} }, whole: false } }));
   $("node-q").addEventListener("input", again);
   $("node-group").addEventListener("change", again);
   $("nodes").addEventListener("submit", (event) => event.preventDefault());
