@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# runs.sh QUIET LOADED: as many whole runs of `make test` at once, each in a lane of two processors; of the loaded ones each beside four busy
+# loops on the same two. Returns at once. $LANES/NAME/out has log (pytest's) and, at the end, done: exit code and seconds.
+set -euo pipefail
+here=$(realpath "$(dirname "$0")")
+: "${ROOT:?the folder into which the archive of root.sh was unpacked}" "${LANES:=/lanes}" "${FIRST:=0}"
+export ROOT LANES
+mkdir -p "$LANES"
+mountpoint -q "$LANES" || mount -t tmpfs -o size=85%,nr_inodes=0 tmpfs "$LANES"
+# A machine's limits are meant for one such run.
+sysctl -qw fs.inotify.max_user_instances=65536 fs.inotify.max_user_watches=4194304 fs.aio-max-nr=4194304 kernel.pid_max=4194304 \
+    kernel.keys.maxkeys=20000 kernel.keys.maxbytes=2000000 kernel.keys.root_maxkeys=1000000 kernel.keys.root_maxbytes=25000000
+groups=$(findmnt -n -t cgroup2 -o TARGET | head -n 1)
+read -ra controllers <"$groups/cgroup.controllers" || true
+for each in "${controllers[@]}"; do echo "+$each" >"$groups/cgroup.subtree_control"; done
+# shellcheck disable=SC2016 # it is the lane's shell that reads these
+timed='began=$(date +%s); .venv/bin/python -m pytest -n 3 --dist worksteal -q -rfE tests >/out/log 2>&1
+echo "exit code $?, $(($(date +%s) - began)) s" >/out/done'
+busy='for _ in 1 2 3 4; do (while :; do :; done) & done
+'
+begin() { setsid bash "$here/lane.sh" "$1" "$FIRST-$((FIRST + 1))" "$2" >"$LANES/$1.log" 2>&1 </dev/null & FIRST=$((FIRST + 2)); }
+for number in $(seq "$1"); do begin "quiet-$number" "$timed"; done
+for number in $(seq "$2"); do begin "loaded-$number" "$busy$timed"; done
