@@ -122,7 +122,8 @@ class Dispatcher:
         labels = {name: host.labels for name, host in with_room.items()}
         if not sites.tells_a_swarm() or len(labels) < 2:
             return None
-        choice = await self._store.ask(sites.among, labels, Wish(size, row.gpu_count, tuple(row.constraints)))
+        wish = Wish(size, row.gpu_count, tuple(row.constraints), row.owner.get_username(), row.ttl_seconds)
+        choice = await self._store.ask(sites.among, labels, wish)
         if choice is None:
             return None
         return choice.node, placement.freest(with_room[choice.node], size, row.gpu_count), choice.reason

@@ -165,7 +165,8 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     state, quota = broker.state, int(arguments["gpu_memory"])
     asked: int | list[str] = arguments.get("gpus", 1)
     person = str(arguments.get("owner", ""))
-    gpus = placement.choose(state, asked, quota, owner=person) if isinstance(asked, int) else asked
+    lasts = arguments.get("ttl_seconds")
+    gpus = placement.choose(state, asked, quota, owner=person, lasts=lasts) if isinstance(asked, int) else asked
     names = {live.id: live.name for live in broker.live_containers.values()}
     heads = {gpu: idle(broker, gpu) for gpu in gpus}
     found = forecast(state, dict.fromkeys(gpus, quota), time_limits(broker), heads, names, person=person or None)

@@ -88,7 +88,7 @@ class Launcher:
         """Bytes of quota on each of the GPUs that it gets."""
         size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
         gpus: list[str] = placement.choose(
-            self._broker.state, row.gpu_count, size, row.gpu_uuids, row.owner.get_username()
+            self._broker.state, row.gpu_count, size, row.gpu_uuids, row.owner.get_username(), row.ttl_seconds
         )
         gpus = sorted(gpus, key=lambda gpu: card.index if (card := self._gpus.cards.get(gpu)) else -1)
         return dict.fromkeys(gpus, size)

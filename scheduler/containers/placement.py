@@ -4,6 +4,7 @@ what they declare and have reserved. Among its hosts a Swarm chooses."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from scheduler.core import reserved
 from scheduler.core.state import State
@@ -14,9 +15,12 @@ from web.sizes import format_size
 from web.spec import constraints
 
 
-def choose(state: State, count: int, quota: int, named: Sequence[str] = (), owner: str = "") -> list[str]:
+def choose(
+    state: State, count: int, quota: int, named: Sequence[str] = (), owner: str = "", lasts: float | None = None
+) -> list[str]:
     """`count` GPUs that could ever give `quota`, by the rule of `choose_cards`; what is reserved for others than the
-    owner, now or in the next hours, is promised to them. Raises its Problem.
+    owner at one moment of the next `lasts` seconds is promised to them. `lasts`: its time limit, if it has one. Raises
+    its Problem.
 
     Or those that were `named`, where all of them are in service.
     """
@@ -26,7 +30,7 @@ def choose(state: State, count: int, quota: int, named: Sequence[str] = (), owne
     cards = list(state.gpus.values())
     promised = {
         card.uuid: sum(state.containers[name].quota[card.uuid] for name in card.members)
-        + reserved.of_others(state, card.uuid, owner)
+        + reserved.of_others(state, card.uuid, owner, inf if lasts is None else lasts)
         for card in cards
     }
     return choose_cards(cards, promised, quota, count)

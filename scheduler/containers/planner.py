@@ -346,7 +346,7 @@ class Planner:
             return f"{needs}. A GPU that it needs is out of service."
         if there >= shape.quota:
             return "Starts after those before it."
-        others = any(reserved.of_others(state, gpu, each.owner, soon=False) for gpu in able)
+        others = any(reserved.kept(state, gpu, each.owner) for gpu in able)
         if there < 0 and not others:
             return f"{needs}. Running containers wait for memory and go first."
         return f"{needs} (now {size(max(0, there))}{', less what is reserved for others' * others})."

@@ -181,19 +181,15 @@ def _holds(state: State, name: str, gpu: str) -> bool:
 
 
 def _room_by(state: State, gpu: str, amount: int, ends: Mapping[str, float], person: str | None) -> float:
-    """When so many containers have met their time limit, and reservations their end, that `amount` fits beside all that
-    is promised to the rest. A reservation that is known and has not begun counts as if it had."""
+    """When so many containers have met their time limit that `amount` fits beside all that is promised to the rest, and
+    reserved for others then."""
     card = state.gpus[gpu]
-    promised = [(ends.get(name, inf), state.containers[name].quota[gpu]) for name in card.members]
+    promised = [(-inf, ends.get(name, inf), state.containers[name].quota[gpu]) for name in card.members]
     others = (each for each in state.reserves if each.gpu == gpu and person not in each.people)
-    promised += [(each.ends, each.bytes) for each in others]
-    room = card.capacity - sum(promise for _, promise in promised)
-    if room >= amount:
-        return state.now
-    for end, promise in sorted(promised):
-        room += promise
-        if room >= amount:
-            return end
+    promised += [(-inf if each.is_kept else each.begins, each.ends, each.bytes) for each in others]
+    for at in sorted({state.now, *(end for _, end, _ in promised if state.now < end < inf)}):
+        if card.capacity - sum(size for begins, end, size in promised if begins <= at < end) >= amount:
+            return at
     return inf
 
 

@@ -24,12 +24,12 @@ from scheduler.core.state import Reserve, State
 from scheduler.parts import is_set_within
 from scheduler.sessions.broker import Broker
 from scheduler.store import Store
-from web.services.booked.reservations import Due
+from web.services.booked.reservations import PLACED_AHEAD, Due
 
 log = logging.getLogger(__name__)
 
 HEARS = 60.0  # seconds between two looks at the records, unless a hint comes
-HORIZON = 2 * giving.AHEAD  # seconds before a begin from which on the core knows of it
+HORIZON = PLACED_AHEAD.total_seconds()  # before a begin, from which on the core knows of it
 FORETOLD = 900.0  # seconds before a begin from which on it is told what will lack
 GRACE = 60.0  # seconds from SIGTERM to SIGKILL for who has to end
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from django.conf import settings
@@ -42,6 +43,7 @@ from web.spec.planned import fill, name_of_run
 COLUMNS = (
     "id", "name", "owner__username", "count", "at_once", "after", "begin_at", "held_at", "cancelled_at", "retries",
     "retry_pause", "gpus", "gpu_count", "quota", "priority", "created_at", "progress", "finished_at", "reason",
+    "spec__ttl_seconds",
 )  # fmt: skip
 CHUNK = 500
 _ENDS = {State.EXITED: End.OK, State.KILLED: End.KILLED, State.FAILED: End.FAILED}
@@ -99,7 +101,7 @@ def _plan(row: Mapping[str, Any]) -> Plan:
         str(row["id"]),
         row["name"],
         row["owner__username"],
-        Shape(row["quota"], row["gpu_count"], tuple(row["gpus"])),
+        Shape(row["quota"], row["gpu_count"], tuple(row["gpus"]), row["spec__ttl_seconds"] or inf),
         row["priority"],
         row["count"],
         row["at_once"],

@@ -198,6 +198,9 @@ def test_a_card_that_is_about_to_be_reserved_is_left_if_another_fits() -> None:
     assert fitting(state, Shape(5 * GIB), rooms(state, {}, "bob"), "bob") == ("B",)
     assert fitting(state, Shape(5 * GIB, gpus=("A",)), rooms(state, {}, "bob"), "bob") == ("A",)
     assert fitting(state, Shape(5 * GIB), rooms(state, {}, "ada"), "ada") == ("A",)
+    later = replace(STATE, reserves=(replace(reserved_for("ada", 6 * GIB), begins=500.0),))
+    for lasts, card_ in ((400.0, "A"), (600.0, "B")):
+        assert fitting(later, Shape(5 * GIB, lasts=lasts), rooms(later, {}, "bob"), "bob") == (card_,)
 
 
 def test_nothing_starts_on_a_card_that_is_out_of_service_nor_ends_for_that() -> None:

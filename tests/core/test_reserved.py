@@ -190,6 +190,23 @@ def test_a_forecast_and_a_guarantee_reckon_with_it():
     assert "4 bytes are free, 6 bytes more reserved" in refused.explanation
 
 
+def test_a_forecast_reckons_with_one_that_begins_later_from_its_begin_on():
+    card = Booked()
+    card.start(1, 8, owner="bob")
+    card.reserve(booked(8))
+    for ends, latest in ((600.0, 600.0), (1200.0, 5000.0)):
+        assert forecast(card.state, {"g": 4}, {"1": ends}, person="eve").latest == latest
+        assert forecast(card.state, {"g": 4}, {"1": ends}, person="ada").latest == ends
+
+
+def test_of_several_reservations_the_worst_moment_within_the_time_counts():
+    card = Booked()
+    card.reserve(booked(3), booked(4, 2000.0, 3000.0, id="s"), booked(2, 6000.0, 7000.0, id="t", people=frozenset("b")))
+    found = [reserved.of_others(card.state, "g", "eve", lasts) for lasts in (900, 1100, 2100, inf)]
+    assert found == [0, 3, 7, 7]
+    assert reserved.of_others(card.state, "g", "ada") == 2
+
+
 @pytest.mark.parametrize("fields", [{"amount": 0}, {"begins": nan}, {"ends": inf}, {"begins": 9.0, "ends": 9.0}])
 def test_one_that_makes_no_sense_changes_nothing(fields):
     card = Booked()

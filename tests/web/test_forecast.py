@@ -1,10 +1,13 @@
 """forecast/: the scheduler is asked, and what it says is passed on."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from tests.support.machine import GIB, commands_answered, make_container, make_gpu
 from tests.support.people import signed_in
-from web.models import Allowance, AuditEntry, Command
+from web.models import Allowance, Announcement, AuditEntry, Command
 from web.services import steering
 
 URL = "/api/v1/forecast/"
@@ -29,8 +32,28 @@ def test_the_answer_is_the_schedulers(client, gpu):
 
 
 def test_what_is_asked(ada, gpu):
-    command = steering.forecast(ada, gpu_memory=2 * GIB, priority=3)
-    assert command.arguments == {"gpu_memory": 2 * GIB, "gpus": 1, "priority": 3, "owner": "ada", "reason": ""}
+    command = steering.forecast(ada, gpu_memory=2 * GIB, priority=3, ttl_seconds=60)
+    assert command.arguments == {"gpu_memory": 2 * GIB, "gpus": 1, "priority": 3, "owner": "ada", "ttl_seconds": 60,
+                                 "reason": ""}  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "told"), [({}, True), ({"ttl_seconds": 7200}, True), ({"ttl_seconds": 600}, False)])
+def test_what_begins_after_its_time_limit_is_not_told(client, ada, gpu, limit, told):
+    now = timezone.now()
+    begins, ends = now + timedelta(hours=1), now + timedelta(hours=2)
+    Announcement.objects.create(message="fans", made_by="ada", begins_at=begins, ends_at=ends)
+    with commands_answered(result={"fits": True, "behind": [], "earliest": 0, "message": "Fits now."}):
+        answer = client.get(URL, {"gpu_memory": "2g", **limit}).json()
+        page = signed_in(ada).post("/launch/forecast/", {"gpu_memory": "2g", **limit}).json()
+    assert ("fans" in answer["message"]) is ("fans" in page["text"]) is told
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "nan", "1e400", "9" * 400, "soon"])
+def test_a_time_limit_that_makes_no_sense_is_refused_or_passed_over(client, ada, gpu, limit):
+    with commands_answered(result={"fits": True, "behind": [], "earliest": 0, "message": "Fits now."}):
+        assert client.get(URL, {"gpu_memory": "2g", "ttl_seconds": limit}).status_code == 400
+        page = signed_in(ada).post("/launch/forecast/", {"gpu_memory": "2g", "ttl_seconds": limit})
+    assert page.json() in ({}, {"text": "Fits now."})
 
 
 @pytest.mark.parametrize(

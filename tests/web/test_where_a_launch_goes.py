@@ -12,7 +12,7 @@ from django.utils import timezone
 from tests.support.machine import GIB, commands_answered, make_container, make_gpu, make_node
 from tests.support.people import signed_in
 from web.errors import Problem
-from web.models import Container, Gpu, Node
+from web.models import Container, Gpu, Node, Reservation
 from web.services import steering
 from web.services.placement import sites
 
@@ -54,6 +54,20 @@ def test_constraints_are_so_of_the_node_and_the_case_of_a_value_makes_no_differe
     assert only.node == nodes["b"]
     assert only.constraints == ["node.labels.disk==ssd", "node!=c"]
     assert only.node_reason == "b is the only one of 3 nodes that is as asked and can ever give that."
+
+
+def test_a_node_whose_card_is_reserved_for_others_within_the_time_limit_counts_as_promised(ada, nodes) -> None:
+    bob = User.objects.create(username="bob")
+    now = timezone.now()
+    begins, until = now + timedelta(hours=2), now + timedelta(hours=3)
+    kept = Reservation.objects.create(user=bob, starts=f"{begins:%Y-%m-%dT%H:%M}", zone="UTC", minutes=60,
+                                      gpu_memory=8 * GIB, over_at=until, made_by="bob")  # fmt: skip
+    kept.cards.create(gpu=card(nodes["a"]))
+    assert launched(ada, ttl_seconds=3600).node == nodes["a"]
+    Container.objects.all().delete()
+    made = launched(ada, ttl_seconds=10_000)
+    assert made.node == nodes["b"]
+    assert made.node_reason.startswith("b has the most room: 16 GiB are promised to nobody")
 
 
 def test_what_is_so_of_no_node_is_refused_and_says_which(ada, nodes) -> None:

@@ -25,7 +25,7 @@ from web.services import steering
 from web.services.booked import coming
 from web.spec import constraints, quotas
 from web.spec.fields import MOST_GPUS, SizeField
-from web.spec.requests import PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
+from web.spec.requests import LONGEST_SECONDS, PRIORITY_HIGHEST, PRIORITY_LOWEST, OrderSpec, PolicySpec
 
 
 class Queue(GenericAPIView[Container]):
@@ -101,6 +101,12 @@ class ForecastQuery(Query):
     priority = serializers.IntegerField(default=0, min_value=PRIORITY_LOWEST, max_value=PRIORITY_HIGHEST)
     node = serializers.CharField(allow_blank=True, default="", help_text="Empty: where a launch would go now.")
     constraints = ConstraintsField(default=list)
+    ttl_seconds = serializers.IntegerField(
+        default=None,
+        min_value=1,
+        max_value=int(LONGEST_SECONDS),
+        help_text="Its time limit: reservations and maintenance after that do not concern it.",
+    )
 
 
 class ForecastAnswer(serializers.Serializer[Any]):

@@ -330,8 +330,8 @@ class Command(models.Model):
     `arguments` by kind: launch {"gpus"?: [uuids], as the planner chose}; pause {"free_memory"?: bool}; resume {}; kill
     {"grace": seconds}; remove {}; change {"gpu_memory"?: bytes, "priority"?: int, "compute_weight"?: int,
     "compute_limit"?: percent or null, "across"?: bool}; policy {"policy": name}; reorder {"containers": [ids]}; compute
-    {"gpu": uuid, "compute": Compute}; forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name, "reason":
-    why there}, answered in `result`.
+    {"gpu": uuid, "compute": Compute}; forecast {"gpu_memory": bytes, "gpus": [uuids] or count, "owner": name,
+    "ttl_seconds": seconds or null, "reason": why there}, answered in `result`.
     """
 
     class Kind(models.TextChoices):

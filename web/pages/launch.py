@@ -29,7 +29,7 @@ from web.sizes import format_size
 from web.spec import constraints, quotas
 from web.spec.fields import words_of
 from web.spec.planned import PLANNING
-from web.spec.requests import FIELDS
+from web.spec.requests import FIELDS, LONGEST_SECONDS
 
 RECENT = 8
 IMAGES = 100
@@ -228,7 +228,9 @@ def forecast(request: HttpRequest) -> JsonResponse:
         gpus: int | list[str] = request.POST.getlist("gpus") or int(request.POST.get("gpu_count", "") or 1)
         node = request.POST.get("node", "").strip()
         asks = constraints.read(request.POST.get("constraints", "").splitlines())
-        question = steering.forecast(person(request), size, gpus, node=node, constraints=asks)
+        limit = float(request.POST.get("ttl_seconds", "").strip() or 0)
+        ttl = limit if 1 <= limit <= LONGEST_SECONDS else None
+        question = steering.forecast(person(request), size, gpus, node=node, constraints=asks, ttl_seconds=ttl)
         why = "" if node else question.arguments["reason"]
         if (foreseen := _foreseen(question)) is None:
             return JsonResponse({"again": True})

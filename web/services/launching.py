@@ -38,7 +38,7 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
         if key and (earlier := _earlier(owner, key, digest)):
             return earlier
         where = place(account.limits, spec["gpus"], spec["gpu_memory"], spec["node"], asks=spec["constraints"],
-                      launches=True)  # fmt: skip
+                      launches=True, owner=owner.get_username(), lasts=spec["ttl_seconds"])  # fmt: skip
         if spec["name"] and admission.is_taken(spec["name"]):
             raise admission.name_taken(spec["name"])
         # The names of variables, not their values: those may be secrets.

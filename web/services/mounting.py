@@ -116,7 +116,8 @@ def mount(
             earlier = Container.objects.live().whole().filter(node=node, mount=mounting.mount).first()
             if earlier is not None:
                 return earlier
-            where = place(account.limits, spec["gpus"], mounting.gpu_memory, here=Node.objects.get(pk=node))
+            where = place(account.limits, spec["gpus"], mounting.gpu_memory, here=Node.objects.get(pk=node),
+                          owner=owner.get_username())  # fmt: skip
             gpus = where.gpus or list(mounting.gpus)
             container = admission.admit(
                 account,

@@ -67,7 +67,8 @@ def _plan(user: User, owner: User, spec: dict[str, Any], key: str, again_of: Pla
         if Planned.objects.open().filter(owner=owner).count() >= MOST:
             raise conflict(f"You have {MOST:,} planned launches. A sweep is one, however many runs it has.",
                            code="too_many_planned")  # fmt: skip
-        where = place(account.limits, spec["gpus"], spec["gpu_memory"], spec["node"], asks=spec["constraints"])
+        where = place(account.limits, spec["gpus"], spec["gpu_memory"], spec["node"], asks=spec["constraints"],
+                      owner=owner.get_username(), lasts=spec["ttl_seconds"])  # fmt: skip
         account.require_hours()
         allowances.require_image(account.limits, spec["image"])
         allowances.require_ever(account.limits, spec["priority"], where.quota, where.gpus)
@@ -215,7 +216,8 @@ def rehome(node: Node) -> None:
         spec = planned.spec
         try:
             limits = allowances.limits_of(planned.owner)
-            where = place(limits, spec["gpus"], spec["gpu_memory"], spec["node"], asks=spec["constraints"])
+            where = place(limits, spec["gpus"], spec["gpu_memory"], spec["node"], asks=spec["constraints"],
+                          owner=planned.owner.get_username(), lasts=spec["ttl_seconds"])  # fmt: skip
         except Problem as problem:
             end(planned, f'Its node "{node.name}" was removed. {problem.message}')
         else:

@@ -185,6 +185,7 @@ def forecast(
     priority: int = 0,
     node: str = "",
     constraints: Sequence[str] = (),
+    ttl_seconds: float | None = None,
 ) -> Command:
     """Asks the scheduler of the node where it would go whether a launch would fit now; `reason` says why there.
 
@@ -192,12 +193,14 @@ def forecast(
     What a launch would be refused for, this is: the user's allowance, and the GPUs that they may use.
     """
     account = account_of(user)
-    where = place(account.limits, gpus, gpu_memory, node, asks=constraints, launches=True)
+    owner = user.get_username()
+    where = place(account.limits, gpus, gpu_memory, node, asks=constraints, launches=True, owner=owner,
+                  lasts=ttl_seconds)  # fmt: skip
     account.require(where, priority)
     if where.by_swarm:
         return _left_to_a_swarm(user, where.reason)
     return issue(user, Command.Kind.FORECAST, node=where.node.pk, gpu_memory=gpu_memory, gpus=where.gpus or gpus,
-                 priority=priority, owner=user.get_username(), reason=where.reason)  # fmt: skip
+                 priority=priority, owner=owner, ttl_seconds=ttl_seconds, reason=where.reason)  # fmt: skip
 
 
 def _left_to_a_swarm(user: User, reason: str) -> Command:

@@ -7,7 +7,7 @@ alone. On a card where running containers wait for memory none starts but in wha
 first. On one that is out of service none starts. One that has waited as long as makes a call due keeps the cards with
 most room: nobody passes it there but in what is reserved for them. So it starts once enough containers have ended and
 reservations in its way are over, however large it is. Among cards where it fits, those with most room beside what
-others have reserved of the next hours are taken.
+others have reserved within its time limit are taken.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ TRIES = 200  # shapes that one decision looks at
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`quota`: bytes on each of `count` cards; `gpus`: these very ones, or none if any will do."""
+    """`quota`: bytes on each of `count` cards; `gpus`: these very ones, or none if any will do. `lasts`: seconds at the
+    most, by its time limit."""
 
     quota: int
     count: int = 1
     gpus: tuple[str, ...] = ()
+    lasts: float = inf
 
     def cards(self, state: State) -> list[str]:
         """Those that could ever give the quota, of those that it may have."""
@@ -117,8 +119,8 @@ def own_room(state: State, started: Mapping[str, Started], gpu: str, owner: str)
 
 
 def rooms_of(state: State, started: Mapping[str, Started]) -> Callable[[str], dict[str, int]]:
-    """The same for each person, reckoned once for all where nothing is reserved."""
-    if state.reserves:
+    """The same for each person, reckoned once for all where nothing is kept for some."""
+    if any(each.is_kept for each in state.reserves):
         return cache(lambda owner: rooms(state, started, owner))
     same = rooms(state, started)
     return lambda owner: same
@@ -236,8 +238,13 @@ def _shapes(its: Sequence[Candidate]) -> Iterator[Candidate]:
 def fitting(state: State, shape: Shape, room: Mapping[str, int], owner: str = "") -> tuple[str, ...]:
     """The cards with most room for it, also later; none if it does not fit now."""
     cards = [gpu for gpu in shape.cards(state) if room.get(gpu, -1) >= shape.quota]
-    later = {gpu: room[gpu] - reserved.of_others(state, gpu, owner, now=False) for gpu in cards}
-    return most_room(shape, cards, later) if len(cards) >= shape.count else ()
+    if len(cards) < shape.count:
+        return ()
+    later = {
+        gpu: room[gpu] - max(0, reserved.of_others(state, gpu, owner, shape.lasts) - reserved.kept(state, gpu, owner))
+        for gpu in cards
+    }
+    return most_room(shape, cards, later)
 
 
 def most_room(shape: Shape, cards: Sequence[str], room: Mapping[str, int]) -> tuple[str, ...]:

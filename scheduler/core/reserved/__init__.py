@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 
 from scheduler.core import safety
 from scheduler.core.state import Container, Request, Reserve, State
@@ -96,10 +96,16 @@ def _members(state: State, gpu: str) -> Iterator[Container]:
     return (state.containers[name] for name in state.gpus[gpu].members)
 
 
-def of_others(state: State, gpu: str, owner: str, *, now: bool = True, soon: bool = True) -> int:
-    """Bytes of a GPU that are reserved for others than this person, in force now or soon."""
-    theirs = (each for each in state.reserves if each.gpu == gpu and owner not in each.people)
-    return sum(each.bytes for each in theirs if (now if each.is_kept else soon))
+def of_others(state: State, gpu: str, owner: str, lasts: float = inf) -> int:
+    """The most bytes of a GPU that are reserved for others than this person at one moment of so many seconds from now.
+    As web/services/booked/capacity.py reckons it of the records."""
+    theirs = [
+        each
+        for each in state.reserves
+        if each.gpu == gpu and owner not in each.people and each.begins < state.now + lasts
+    ]
+    moments = {max(each.begins, state.now) for each in theirs}
+    return max((sum(r.bytes for r in theirs if r.begins <= at < r.ends) for at in moments), default=0)
 
 
 # ---- time ---------------------------------------------------------------------------------------------------------

@@ -126,12 +126,14 @@ def said_to(container: Container) -> str:
 
 
 def said_before(forecast: Command) -> str:
-    """The same of a launch that somebody has asked about; its time limit is not known."""
+    """The same of a launch that somebody has asked about."""
     asked = forecast.arguments
     named = asked["gpus"] if isinstance(asked.get("gpus"), list) else []
     size = quotas.asked(asked.get("gpu_memory"))
     gpus = dict.fromkeys(Gpu.objects.filter(uuid__in=named).values_list("pk", flat=True), size)
-    return _said(timezone.now(), About(None, forecast.node_id, gpus, None, str(asked.get("owner", ""))))
+    now, limit = timezone.now(), asked.get("ttl_seconds")
+    ends = None if limit is None else now + timedelta(seconds=limit)
+    return _said(now, About(None, forecast.node_id, gpus, ends, str(asked.get("owner", ""))))
 
 
 def _said(now: datetime, each: About) -> str:

@@ -29,6 +29,7 @@ from web.sizes import format_size
 from web.spec.booked import ReservationSpec
 
 USUAL_OPEN, USUAL_DAYS = 5, 14  # where no allowance says anything
+PLACED_AHEAD = timedelta(days=1)  # so far ahead is looked where a launch is placed
 NAMED = 3
 GIB_HOUR = 2**30 * 3600
 Short = Reservation.Short
@@ -276,6 +277,20 @@ def due(gpus: Sequence[int], now: datetime, until: datetime, begun: Mapping[int,
 def theirs(user: User, now: datetime) -> Iterator[Reservation]:
     """Those that a person has a right to."""
     yield from Reservation.objects.open(now).filter(Q(user=user) | Q(group__user=user)).distinct().whole()
+
+
+def of_others(owner: str, lasts: float | None) -> dict[str, int]:
+    """GPU (UUID) → the most bytes that are reserved for others than this person at one moment of the next `lasts`
+    seconds, or of a day: what a choice of GPUs reckons with. As scheduler/core/reserved has it for a scheduler."""
+    now = timezone.now()
+    ahead = PLACED_AHEAD if lasts is None else min(PLACED_AHEAD, timedelta(seconds=lasts))
+    taken: dict[str, list[Taken]] = {}
+    for each in Reservation.objects.open(now).whole():
+        if (people := people_of(each)) and owner not in people:
+            for card in each.cards.all():
+                size = card.gpu.most if each.gpu_memory is None else each.gpu_memory
+                taken.setdefault(card.gpu.uuid, []).extend(Taken(*span, size) for span in each.spans)
+    return {uuid: worst(its, now, now + ahead)[0] for uuid, its in taken.items()}
 
 
 def containers_in(reservation: Reservation) -> bool:

@@ -45,12 +45,15 @@ def place(
     *,
     asks: Sequence[str] = (),
     launches: bool = False,
+    owner: str = "",
+    lasts: float | None = None,
 ) -> Place:
     """`gpus` are a count or UUIDs, `gpu_memory` the quota on each in bytes, if it was given; `wanted` names a node.
 
     `here`: where it starts anyway, drained or not, because that is none of our choice. `asks`: constraints on the node.
     `launches`: it is to be given to a Swarm, if there is one and no node is named: it honours the constraints then.
-    Of `limits` only the GPUs count here. Raises a Problem for what can never be, or no node takes now.
+    `owner`, `lasts`: what is reserved for others within its time limit (seconds; None: a day) counts as promised to
+    them. Of `limits` only the GPUs count here. Raises a Problem for what can never be, or no node takes now.
     """
     if here is None:
         require_scheduler()
@@ -71,16 +74,16 @@ def place(
     quota = quotas.asked(gpu_memory)
     fitting = _fitting({each.pk: there[each.pk] for each in asked_for}, quota, count)
     taking = [here] if here else _taking([nodes[pk] for pk in fitting])
-    chosen, reason = taking[0], ""
+    chosen, reason, wish = taking[0], "", Wish(quota, count, tuple(asks), owner, lasts)
     if len(taking) > 1:
-        best = choose_node(sites.policy(), sites.sites(taking, fitting), Wish(quota, count, tuple(asks)))
+        best = choose_node(sites.policy(), sites.sites(taking, fitting, wish), wish)
         if best:  # else one that took launches a moment ago does not any more, and is asked all the same
             chosen, reason = next(each for each in taking if each.name == best.node), best.reason
     elif len(nodes) > 1:
         reason = _without_choice(chosen, nodes, fitting, named=bool(wanted), by_gpu=bool(asked), asks=asks)
     cards_of_it = [card.uuid for card in asked]
     if limits.gpus is not None and not asked:
-        cards_of_it = choose_cards(fitting[chosen.pk], sites.promised(), quota, count)
+        cards_of_it = choose_cards(fitting[chosen.pk], sites.promised(wish), quota, count)
     if placer is not None:
         chosen, reason = placer, "Swarm chooses the node."
     return Place(chosen, cards_of_it, quota * count, reason, by_swarm=placer is not None)

@@ -2,7 +2,7 @@
 
 A policy says which of several nodes it is:
 
-    spread    where most is promised to nobody: all nodes fill evenly
+    spread    where most is promised to nobody, also by reservations within its time: all nodes fill evenly
     pack      where least is promised to nobody, of those that have room for it: large gaps stay whole
     soonest   where its whole quota is there first: what is free, then what idle holders give way with, then by the
               ends that time limits set
@@ -50,8 +50,8 @@ class Holder:
 class Card:
     """`capacity` is what containers may hold together now, `most` what that is without foreign memory.
 
-    `drained`: nothing new is placed on it. `promised` are quotas of live containers. `free` is what could be had at
-    once: it is less than nothing where more is being asked for already.
+    `drained`: nothing new is placed on it. `promised` are quotas of live containers, and what is reserved for others.
+    `free` is what could be had at once: it is less than nothing where more is being asked for already.
     """
 
     uuid: str
@@ -76,11 +76,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """`quota` on each of `count` cards of one node, for which `constraints` hold."""
+    """`quota` on each of `count` cards of one node, for which `constraints` hold. `owner`: whose it is to be, and
+    `lasts`: its time limit in seconds, if it has one."""
 
     quota: int
     count: int = 1
     constraints: tuple[str, ...] = ()
+    owner: str = ""
+    lasts: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from web.errors import Problem
 from web.models import Claim, Container, Gpu, Node
+from web.services.booked import reservations
 from web.services.placement.policies import Card, Choice, Holder, Policy, Site, Wish, choose_node
 from web.spec import constraints, quotas
 
@@ -40,9 +41,9 @@ def require_as_asked(nodes: Sequence[Node], asks: Sequence[str]) -> list[Node]:
     raise Problem("no_such_node", f"{what} {of}: `gpushare nodes` shows their labels.", 400, "constraints")
 
 
-def sites(nodes: Sequence[Node], cards: Mapping[int, Sequence[Gpu]]) -> list[Site]:
+def sites(nodes: Sequence[Node], cards: Mapping[int, Sequence[Gpu]], wish: Wish) -> list[Site]:
     """`cards`: those that may be used, by node."""
-    promises = promised()
+    promises = promised(wish)
     asked = under_way([node.pk for node in nodes])
     there = [card for node in nodes for card in cards.get(node.pk, ())]
     soon = _soon(nodes, there) if policy() is Policy.SOONEST else {}
@@ -64,14 +65,16 @@ def among(names: Mapping[str, Mapping[str, str]], wish: Wish) -> Choice | None:
     cards: dict[int, list[Gpu]] = defaultdict(list)
     for card in Gpu.objects.filter(present=True, node__in=nodes):
         cards[card.node_id].append(card)
-    known = [replace(site, labels=names[site.name]) for site in sites(nodes, cards)]
+    known = [replace(site, labels=names[site.name]) for site in sites(nodes, cards, wish)]
     return choose_node(policy(), known, wish)
 
 
-def promised() -> dict[str, int]:
-    """The quotas of live containers, in bytes by GPU."""
+def promised(wish: Wish) -> dict[str, int]:
+    """The quotas of live containers, in bytes by GPU, and what is reserved for others than the owner while it lasts."""
     claims = Claim.objects.filter(container__finished_at=None).order_by()
-    return dict(claims.values_list("gpu__uuid").annotate(Sum("quota")))
+    found = Counter(dict(claims.values_list("gpu__uuid").annotate(Sum("quota"))))
+    found.update(reservations.of_others(wish.owner, wish.lasts))
+    return found
 
 
 def under_way(nodes: Collection[int]) -> defaultdict[int, int]:
