@@ -75,3 +75,9 @@ def test_another_content_means_another_address(tmp_path):
 def test_the_favicon_is_there(client):
     page = client.get("/nowhere/").content.decode()
     assert finders.find(re.search(r'<link rel="icon" href="/static/\w+/([^"]+)"', page)[1])
+
+
+def test_no_size_changes_in_steps():
+    """Each step of a transition of a width is a layout of the whole page: a change cost ten of them."""
+    for path in STYLE.parent.glob("*.css"):
+        assert not re.search(r"transition[^;}]*\b(width|height|left|top|margin|padding|all)\b", path.read_text()), path
