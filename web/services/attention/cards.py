@@ -17,7 +17,7 @@ from web.services.attention.item import Item, Kind
 from web.sizes import format_size
 
 FOREIGN = 512 << 20  # bytes; what a desktop or a driver's tool takes is not worth a word
-OUT_OF_SERVICE = "is out of service: it takes no new containers, and what runs there goes on."
+OUT_OF_SERVICE = "is out of service: it takes no new containers; running containers continue."
 UNDRAIN = "gpushare gpus GPU --undrain"
 XID_SECONDS = 3600  # after a critical error: long enough to be seen, and to see the next one
 

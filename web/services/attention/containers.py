@@ -18,7 +18,6 @@ from web.models import Claim, Container, State, UsageHour, large
 from web.models.hosts import large_of_nodes
 from web.models.records import USUAL_WEIGHT, claims_with_gpus
 from web.models.states import state_of
-from web.services.attention.cards import OUT_OF_SERVICE
 from web.services.attention.item import Item, Kind, about
 from web.services.sharing import not_kept
 from web.sizes import format_size
@@ -52,20 +51,21 @@ def _claims() -> QuerySet[Claim]:
 
 
 def _past_the_shim() -> Iterator[Item]:
-    for container, claims in _by_container(_claims().filter(unexplained__gt=0)):
-        taken = format_size(sum(claim.unexplained for claim in claims))
-        message = f'"{container.name}" holds {taken} beyond what was charged to it.'
-        yield about(container, Kind.UNEXPLAINED, message, "kill")
-    told = Cast("processes", TextField())
-    for container, _ in _by_container(_claims().annotate(told=told).filter(told__contains='"uncapped": true')):
-        message = f'"{container.name}" has a process on a GPU without the shim: its quota is not enforced.'
-        yield about(container, Kind.UNCAPPED, message, "kill")
+    found = _claims().alias(told=Cast("processes", TextField()))
+    found = found.filter(Q(unexplained__gt=0) | Q(told__contains='"uncapped": true'))
+    for container, claims in _by_container(found):
+        if taken := sum(claim.unexplained for claim in claims):
+            message = f'"{container.name}" holds {format_size(taken)} beyond what was charged to it.'
+            yield about(container, Kind.UNEXPLAINED, message, "kill")
+        if any(process.get("uncapped") for claim in claims for process in claim.processes):
+            message = f'"{container.name}" has a process on a GPU without the shim: its quota is not enforced.'
+            yield about(container, Kind.UNCAPPED, message, "kill")
 
 
 def _on_drained_cards() -> Iterator[Item]:
     for container, claims in _by_container(_claims().exclude(gpu__drained_at=None)):
         gpu = claims[0].gpu
-        message = f'"{container.name}" runs on GPU {gpu.index}, which {OUT_OF_SERVICE} {gpu.drain_reason}'
+        message = f'"{container.name}" runs on GPU {gpu.index}, which is out of service. {gpu.drain_reason}'.strip()
         because = f"{Kind.DRAINED}:{gpu.uuid}"
         yield about(container, Kind.DRAINED, message, "kill", since=gpu.drained_at, because=because)
 
@@ -91,8 +91,9 @@ class _Holder:
 
 def _holders() -> list[_Holder]:
     waiting: dict[str, dict[UUID, str]] = defaultdict(dict)
-    for claim in _claims().filter(waiting__gt=0).exclude(container__suspended_since=None):
-        waiting[claim.gpu.uuid][claim.container.pk] = claim.container.name
+    awaited = Claim.objects.filter(waiting__gt=0, container__finished_at=None).exclude(container__suspended_since=None)
+    for card, pk, name in awaited.values_list("gpu__uuid", "container", "container__name"):
+        waiting[card][pk] = name
     if not waiting:
         return []
     stands = Q(container__paused_at__isnull=False) | Q(container__idle_since__isnull=False)
