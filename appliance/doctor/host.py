@@ -243,12 +243,14 @@ def huge_pages() -> Iterator[Finding]:
         now = HUGE_PAGES.read_text()
     except OSError:
         now = ""
-    if "[always]" in now or settings.GPUSHARE_SWAP_MEMORY == 0:
-        yield fine("huge_pages", "on" if "[always]" in now else "not needed: swapping is switched off")
+    if settings.GPUSHARE_SWAP_MEMORY == 0:
+        yield fine("huge_pages", "not needed: swapping is switched off")
+    elif "[always]" in now or "[madvise]" in now:
+        yield fine("huge_pages", "on")
     else:
         yield note(
             "huge_pages",
-            "Transparent huge pages are not on for everybody.",
-            "Swapping a container's GPU memory takes 1.6 times as long (docs/swapping.md).",
-            f"echo always > {HUGE_PAGES}",
+            "Transparent huge pages are off.",
+            "Moving a container's GPU memory to host memory takes 1.7 times as long (docs/swapping.md).",
+            f"echo madvise > {HUGE_PAGES}",
         )

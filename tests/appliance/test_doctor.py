@@ -159,14 +159,16 @@ def test_control_groups_that_are_not_there_or_cannot_be_written(monkeypatch, tmp
 
 def test_huge_pages_matter_where_memory_is_swapped(monkeypatch, tmp_path, settings):
     monkeypatch.setattr(host, "HUGE_PAGES", tmp_path / "enabled")
-    host.HUGE_PAGES.write_text("always [madvise] never")
     settings.GPUSHARE_SWAP_MEMORY = None
-    assert "always" in one(host.huge_pages, State.NOTE).do
+    assert "madvise" in one(host.huge_pages, State.NOTE).do
+    host.HUGE_PAGES.write_text("always madvise [never]")
+    assert "off" in one(host.huge_pages, State.NOTE).found
     settings.GPUSHARE_SWAP_MEMORY = 0
     assert is_fine(host.huge_pages)
     settings.GPUSHARE_SWAP_MEMORY = None
-    host.HUGE_PAGES.write_text("[always] madvise never")
-    assert is_fine(host.huge_pages)
+    for enabled in ("always [madvise] never", "[always] madvise never"):
+        host.HUGE_PAGES.write_text(enabled)
+        assert is_fine(host.huge_pages)
 
 
 def test_a_clock_that_nobody_keeps(monkeypatch):
