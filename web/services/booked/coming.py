@@ -83,15 +83,17 @@ class Coming:
 
 def coming(now: datetime) -> list[Coming]:
     """What has not begun yet, maintenance first."""
+    return [*_announced(now), *_reserved(now)]
+
+
+def _announced(now: datetime) -> Iterator[Coming]:
     windows = Announcement.objects.current(now).filter(begins_at__gt=now)
-    return [
-        *(
-            Coming(at, f"{each.said.rstrip('.')}. {BECOMES[Announcement.Then(each.then)]}", each.node_id, each.gpu_id)
-            for each in windows
-            if (at := each.begins_at) is not None
-        ),
-        *_reserved(now),
-    ]
+    if not windows.exists():  # asked for at each launch; to read them is a question about all of two nodes
+        return
+    for each in windows:
+        if each.begins_at is not None:
+            said = f"{each.said.rstrip('.')}. {BECOMES[Announcement.Then(each.then)]}"
+            yield Coming(each.begins_at, said, each.node_id, each.gpu_id)
 
 
 def _reserved(now: datetime) -> Iterator[Coming]:
