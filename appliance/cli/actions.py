@@ -146,12 +146,12 @@ def resume(containers: options.Containers, why: Note = "", as_json: options.Json
 
 def move(
     containers: options.Containers,
-    gpu: Annotated[str, typer.Option(metavar="GPU", help="Where to: a number or UUID, of their host.")],
+    gpu: Annotated[str, typer.Option(metavar="GPU", help="Target GPU of their host: number or UUID.")],
     leaves: Annotated[str, typer.Option("--from", metavar="GPU", help="Which GPU they leave, if several.")] = "",
     why: Note = "",
     as_json: options.Json = False,
 ) -> None:
-    """Move containers to another GPU of their host. Their programs go on there."""
+    """Move containers to another GPU of their host. Their programs continue there."""
     words = {"gpu": gpu, "leaves": leaves}
 
     def to(client: Client, it: Json) -> Json:

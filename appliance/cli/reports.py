@@ -102,7 +102,7 @@ FAIRNESS = (">USED", ">FAIR SHARE", ">RATIO", ">GPU·HOURS", ">FAIR SHARE", ">WA
 def fairness_table(found: Json) -> str:
     """Memory in GiB·hours. Beneath it why somebody is above."""
     if not found["people"]:
-        return "Nobody held GPU memory in that time."
+        return "No GPU memory was held in this time."
     parts = [table(("PERSON", *FAIRNESS), [_fairness_row(each) for each in found["people"]])]
     if found["groups"]:
         parts.append(table(("GROUP", *FAIRNESS), [_fairness_row(each) for each in found["groups"]]))

@@ -18,7 +18,7 @@ def at(days: int) -> str:
 
 
 def test_a_notice_is_announced_listed_told_at_a_launch_and_withdrawn(shell):
-    assert shell("notice").stdout == "Nothing is announced.\n"
+    assert shell("notice").stdout == "No notices.\n"
     made = shell("notice", "New driver", "--from", at(2), "--to", f"{at(2)[:10]} 12:00", "--then", "end")
     assert made.returncode == 0, made.stderr
     number = made.stdout.partition(":")[0]
@@ -30,7 +30,7 @@ def test_a_notice_is_announced_listed_told_at_a_launch_and_withdrawn(shell):
     assert (refused.returncode, "in the future" in refused.stderr) == (1, True)
     assert shell("notice", "x", "--from", "soon").stderr.startswith("gpushare: 'soon' is not a time")
     assert shell("notice", "--withdraw", number).stdout == f"{number}: withdrawn\n"
-    assert shell("notice").stdout == "Nothing is announced.\n"
+    assert shell("notice").stdout == "No notices.\n"
 
 
 def test_memory_is_reserved_listed_refused_to_others_and_given_back(shell):
@@ -43,4 +43,4 @@ def test_memory_is_reserved_listed_refused_to_others_and_given_back(shell):
     assert "--for" in shell("reserve", at(3), "--for", "long").stderr
     number = row.split()[0]
     assert shell("reservations", "--cancel", number).stdout == f"{number}: ended\n"
-    assert shell("reservations").stdout == "Nothing is reserved.\n"
+    assert shell("reservations").stdout == "No reservations.\n"

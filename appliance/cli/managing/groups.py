@@ -56,7 +56,7 @@ def shares_of(text: str) -> int | None:
     try:
         return None if text == "none" else int(text)
     except ValueError:
-        raise Problem(f"--shares {text} is no number", code="usage", hint="write --shares 2, or none") from None
+        raise Problem(f"--shares {text} is not a number", code="usage", hint="write --shares 2, or none") from None
 
 
 def _list(found: list[Json]) -> str:

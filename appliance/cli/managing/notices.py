@@ -24,14 +24,14 @@ class Then(StrEnum):
 
 def notice(
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Admins: tell everybody.")] = None,
-    node: Annotated[str | None, typer.Option(metavar="NODE", help="It is about this node; default: all.")] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="GPU", help="It is about this GPU (number or UUID).")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="About this node; default: all.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="GPU", help="About this GPU (number or UUID).")] = None,
     begins_at: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="Maintenance: when it begins; nodes are drained then.")
     ] = None,
     ends_at: Annotated[str | None, typer.Option("--to", metavar="TIME", help="When it ends.")] = None,
     then: Annotated[
-        Then, typer.Option(help="Containers at its begin: go on, move to host memory, or end.")
+        Then, typer.Option(help="Containers when it begins: keep running, move to host memory, or end.")
     ] = Then.STAY,
     withdraw: Annotated[int | None, typer.Option(metavar="ID", help="Admins: withdraw a notice.")] = None,
     as_json: options.Json = False,
@@ -69,7 +69,7 @@ def local(text: str) -> str:
 
 def _list(found: list[Json]) -> str:
     if not found:
-        return "Nothing is announced."
+        return "No notices."
     rows = [
         (
             str(each["id"]),

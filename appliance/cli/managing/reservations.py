@@ -36,7 +36,7 @@ def reserve(
     note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Reserve GPU memory. Before it begins anybody may use it; when it ends nobody has to leave."""
+    """Reserve GPU memory. Others may use it until the reservation begins. Containers may stay after its end."""
     if daily is not None and weekly is not None:
         raise Problem("--daily and --weekly exclude each other", code="usage")
     client = connect()
@@ -88,7 +88,7 @@ def _zone() -> str:
 
 def _list(found: list[Json]) -> str:
     if not found:
-        return "Nothing is reserved."
+        return "No reservations."
     heads = (">ID", "FOR", ">MEMORY", "GPUS", "NEXT", "TO", "REPEAT", "NOTE")
     rows = [
         (

@@ -54,7 +54,7 @@ def audit(
     actor: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this person did.")] = None,
     action: Annotated[str | None, typer.Option(metavar="ACTION", help="Only this: kill, launch, sign-in, …")] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Only what was done to this.")] = None,
-    last: Annotated[int, typer.Option("-n", "--last", metavar="N", min=1, max=1000, help="So many entries.")] = SHOWN,
+    last: Annotated[int, typer.Option("-n", "--last", metavar="N", min=1, max=1000, help="Number of entries.")] = SHOWN,
     as_json: options.Json = False,
 ) -> None:
     """Admins: print the audit log, newest first."""

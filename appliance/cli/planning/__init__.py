@@ -42,7 +42,7 @@ def _row(each: Json) -> tuple[str, ...]:
 
 
 def hold(names: Names, why: Note = "", as_json: options.Json = False) -> None:
-    """Hold planned launches back. What runs of them goes on."""
+    """Hold planned launches back. Runs that have started continue."""
     _act(names, "hold", as_json, note=why)
 
 
@@ -52,7 +52,7 @@ def release(names: Names, why: Note = "", as_json: options.Json = False) -> None
 
 
 def cancel(names: Names, why: Note = "", as_json: options.Json = False) -> None:
-    """Cancel planned launches. What runs of them goes on: kill it to end it."""
+    """Cancel planned launches. Runs that have started continue; kill them to end them."""
     _act(names, "cancel", as_json, note=why)
 
 
@@ -68,7 +68,7 @@ def edit(
     retry_pause: Annotated[str | None, typer.Option(metavar="DURATION", help="Pause before each.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change planned launches, also while runs of a sweep go on."""
+    """Change planned launches, also while a sweep runs."""
     fields: Json = {"at_once": at_once, "priority": priority, "retries": retries}
     given = {field: value for field, value in fields.items() if value is not None}
     if after:
@@ -83,7 +83,7 @@ def edit(
 
 
 def again(names: Names, as_json: options.Json = False) -> None:
-    """Plan ended ones once more, with what hung on them."""
+    """Plan ended launches again, with those that depended on them."""
     client = connect()
     for name in names:
         for made in client.send("POST", ("planned", _find(client, name, ended=True)["id"], "again")):
