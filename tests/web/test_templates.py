@@ -35,3 +35,11 @@ def test_no_template_loads_a_library_that_it_does_not_use():
             if not re.search("|".join(words), text):
                 unused.append(f"{name}: {loaded}")
     assert unused == []
+
+
+def test_no_secret_is_sent_in_an_address():
+    """Without scripts a form of htmx is an ordinary one, whose fields stand in the address unless it says otherwise."""
+    asks = re.compile(r'type="password"|kind="password"|people/secret.html|parts/receiver.html')
+    for path in FOLDER.rglob("*.html"):
+        for tag, inside in re.findall(r"(<form\b[^>]*>)(.*?)</form>", path.read_text(), re.DOTALL):
+            assert 'method="post"' in tag or not asks.search(inside), (path.name, tag)
