@@ -3,6 +3,7 @@
 
 #include "dial.h"
 #include "fork.h"
+#include "image.h"
 #include "lock.h"
 #include "options.h"
 #include "own.h"
@@ -172,6 +173,7 @@ static struct dialled connect_once(void) {
     if (dialled.page) {
         session.page_file = dialled.page_file.file;
         atomic_store_explicit(&client_page_now, dialled.page, memory_order_release);
+        image_watch(dialled.page);
     }
     return dialled;
 }
@@ -297,6 +299,7 @@ void client_forget(void) {
     own_close(&session.page);
     own_close(&session.connection);
     atomic_store(&client_page_now, NULL);
+    image_watch(NULL);
     session.connected = session.welcomed = session.reading = false;
     session.page_file = 0;
     session.waiters = NULL;

@@ -6,7 +6,7 @@
  * asked for then. All others go to the kernel as they are, at the cost of one comparison: by the system call, because
  * who is looked for by dlsym in here may be an allocator that waits for this very call. */
 #define _GNU_SOURCE
-#include "client.h"
+#include "image.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -21,9 +21,13 @@
 #define IMAGE (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE)
 #define PUBLIC __attribute__((visibility("default")))
 
+static _Atomic(const struct lease_page *) watched;
+
+void image_watch(const struct lease_page *page) { atomic_store(&watched, page); }
+
 static bool is_image(size_t bytes, int flags) {
     if ((flags & IMAGE) != IMAGE || bytes < LARGE) return false;
-    struct lease_page *page = client_page();
+    const struct lease_page *page = atomic_load(&watched);
     return page && atomic_load(&page->moving);
 }
 
