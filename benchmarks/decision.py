@@ -35,7 +35,7 @@ class Host:
             count = 2 if self.random.random() < spanning else 1
             gpus = self.random.sample(range(GPUS), count)
             quota = {f"g{gpu}": self.random.randrange(1, 9) * GIB for gpu in gpus}
-            self._decide(ContainerAdded(0.0, f"c{session}", quota, owner=f"u{session % 20}"))
+            self._decide(ContainerAdded(0.0, f"c{session}", quota, owner=f"u{session % max(1, containers // 10)}"))
             self._decide(SessionOpened(0.0, session, f"c{session}"))
 
     def step(self) -> float:
