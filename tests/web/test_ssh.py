@@ -41,7 +41,7 @@ from tests.engines.conftest import (
 from tests.support.eventually import PATIENCE, eventually, stopped
 from tests.support.machine import make_container
 from tests.support.people import make_user
-from web.door import server
+from web.door import programs, server
 from web.door.server import open_door
 from web.models import AuditEntry, Container, SshKey
 from web.people import ssh_keys, visitor
@@ -162,6 +162,24 @@ async def test_a_command_has_its_own_outputs_input_and_exit_code(lab: Lab) -> No
 async def test_bytes_pass_whole_and_in_any_number(lab: Lab) -> None:
     typed = bytes(range(256)) * 16384
     assert await lab.ssh("cat", typed=typed) == (0, typed, b"")
+
+
+SLOW = "import sys\nwhile sys.stdin.buffer.raw.read(4096): sum(range(10_000))"
+
+
+async def test_what_is_typed_faster_than_it_is_taken_is_not_kept_here(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = list[int]()
+    receive = programs.Piped.data_received
+
+    def received(self: Any, data: bytes, datatype: Any) -> None:
+        receive(self, data, datatype)
+        kept.append(self._untyped + sum(len(each) for each, _ in self._channel._recv_buf))
+
+    monkeypatch.setattr(programs.Piped, "data_received", received)
+    assert await lab.ssh(f"exec python3 -c '{SLOW}'", typed=bytes(32 << 20)) == (0, b"", b"")
+    assert max(kept) < 6 << 20
 
 
 async def test_a_terminal_is_one_and_has_the_size_of_the_clients(lab: Lab) -> None:

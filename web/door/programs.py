@@ -50,6 +50,12 @@ class Piped:
         self._untyped += len(data)
         self._typed.put_nowait(data)
         if self._untyped > WINDOW:
+            asyncio.get_running_loop().call_soon(self._hold)
+
+    def _hold(self) -> None:
+        """Not while asyncssh delivers what it has kept: for a part of that it lets the client send a whole window more,
+        so that it would keep more and more."""
+        if self._untyped > WINDOW:
             self._channel.pause_reading()
 
     def eof_received(self) -> bool:

@@ -181,6 +181,20 @@ class _Inner(SSHForwarder):
     def __init__(self, free: Callable[[], None]) -> None:
         super().__init__()
         self._free = free
+        self._full = False
+
+    def pause_writing(self) -> None:
+        self._full = True
+        asyncio.get_running_loop().call_soon(self._hold)
+
+    def _hold(self) -> None:
+        """As in programs.py."""
+        if self._full:
+            super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
