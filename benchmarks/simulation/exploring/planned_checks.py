@@ -131,7 +131,7 @@ def _late_plans(lab: Lab, play: Play) -> Iterator[str]:
             then = _beside(then, container.owner, container.quota)
         passed = Counter[str]()
         for _ in range(4 * len(lab.jobs) + 4):
-            then = _look(lab, then, passed, due.id)
+            then = _look(lab, _do(then, Ticked(then.state.now)), passed, due.id)
             if not any(each.id == due.id for each in then.queue):
                 break
             if (name := next(_can_end(then.state), None)) is None:
