@@ -133,7 +133,9 @@ class Connection:
 
     @isolation_level.setter
     def isolation_level(self, level: str | None) -> None:
-        self.ask("isolate", level)
+        """Django sets it again after each transaction, as it is already."""
+        if self.lost or self.in_transaction or level != self._level:
+            self.ask("isolate", level)
         self._level = level
 
     def close(self) -> None:
@@ -205,20 +207,24 @@ class Connection:
         self._end.sendall(frame)
 
     def _receive(self, until: float) -> bytearray:
-        number, length = HEAD.unpack(self._read(HEAD.size, until))
+        found = bytearray()
+        self._read(found, HEAD.size, until)
+        number, length = HEAD.unpack_from(found)
         if number != self._number or length > LONGEST:
             raise ValueError(f"it answered question {number} with {length} bytes, asked was {self._number}")
-        return self._read(length, until)
+        self._read(found, HEAD.size + length, until)
+        if len(found) > HEAD.size + length:
+            raise ValueError("it answered more than one question")
+        return found[HEAD.size :]
 
-    def _read(self, count: int, until: float) -> bytearray:
-        found = bytearray()
+    def _read(self, found: bytearray, count: int, until: float) -> None:
+        """Until there are so many bytes; what has come with them as well, so that a short answer takes one call."""
         while len(found) < count:
             self._end.settimeout(max(until - time.monotonic(), 0.001))
-            piece = self._end.recv(min(count - len(found), 1 << 20))
+            piece = self._end.recv(min(max(count - len(found), 1 << 14), 1 << 20))
             if not piece:
                 raise EOFError("it has ended")
             found += piece
-        return found
 
     def lose(self, why: str) -> sqlite3.OperationalError:
         self.lost = why

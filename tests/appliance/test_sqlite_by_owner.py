@@ -177,6 +177,14 @@ def test_transactions_and_savepoints(owned):
     assert count(owned) == 1
 
 
+def test_a_transaction_asks_for_its_begin_and_its_commit_alone(owned):
+    """Each question waits for another process."""
+    before = owned.connection._number
+    with transaction.atomic(using="owned"):
+        insert(owned, "kept")
+    assert owned.connection._number == before + 3
+
+
 def test_a_lock_of_another_is_the_error_that_it_is_without_a_helper(owned):
     with closing(sqlite3.connect(owned.settings_dict["NAME"], isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -286,6 +294,7 @@ ROW = [["a"], -1, None, [[1]], False]
     [
         lambda number: pack(number - 1, ["ok", False, 0, ROW]),
         lambda number: HEAD.pack(number, 2**32 - 1),
+        lambda number: pack(number, ["ok", False, 0, ROW]) + b" ",
         content(b"no JSON"),
         content(b"[" * 100_000 + b"]" * 100_000),
         content(b'{"__class__": "os.system"}'),
@@ -305,10 +314,10 @@ def test_an_answer_that_is_none_is_an_error_and_ends_the_connection(owned, forge
     raw = owned.connection
     frame = forged(raw._number + 1)
 
-    def read(count: int, until: float) -> bytearray:
+    def read(found: bytearray, size: int, until: float) -> None:
         nonlocal frame
-        part, frame = frame[:count], frame[count:]
-        return bytearray(part)
+        found += frame
+        frame = b""
 
     monkeypatch.setattr(raw, "_read", read)
     with pytest.raises(OperationalError, match="is lost"):
