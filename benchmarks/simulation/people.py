@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -195,7 +195,7 @@ def paper_run(owners: str, seed: int, *, is_before: bool) -> dict[str, float]:
 Cells = dict[tuple[str, str, bool], list[Any]]  # (what, which, before) → what was found, seed by seed
 Seed = dict[str, dict[str, Any]]  # "what/which/before" → the fields of what was found; as it stands in a file
 
-RUNS = {
+RUNS: dict[tuple[str, str], Callable[..., Any]] = {
     **{("lab_run", which): lab_run for which in LABS},
     **{("day_run", lab.name): day_run for lab in day.LABS},
     **{("paper_run", several): paper_run for several in OWNERS},
@@ -215,8 +215,11 @@ def measure(seeds: Iterable[int], processes: int | None = None) -> Iterator[tupl
             for seed in seeds
         }
         for seed, its in jobs.items():
-            found: dict[str, Any] = {key: each.result() for key, each in its.items()}
-            yield seed, {key: asdict(each) if isinstance(each, Found) else each for key, each in found.items()}
+            yield seed, {key: _fields(each.result()) for key, each in its.items()}
+
+
+def _fields(found: Found | dict[str, float]) -> dict[str, Any]:
+    return asdict(found) if isinstance(found, Found) else found
 
 
 def write(seeds: Iterable[int], processes: int | None, folder: Path) -> None:
