@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +91,32 @@ def test_what_is_started_fits_together_with_whole_quotas_and_nothing_that_fits_i
     left = rooms(STATE, started)
     assert min(left.values()) >= 0
     assert not [each for each in queue.known.values() if fitting(STATE, each.shape, left)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        (Shape(GIB, gpus=("gone",)), "GPU gone is not in this host any more."),
+        (Shape(GIB, 3), "It needs 3 GPUs; this host has 2."),
+        (Shape(11 * GIB), "11 GiB can ever be had on no GPU here: the most is 10 GiB."),
+        (Shape(9 * GIB, 2), "9 GiB can ever be had on 1 of 2 GPUs."),
+    ],
+)
+def test_what_no_waiting_makes_possible_is_told_with_the_figures(shape, why) -> None:
+    assert (
+        impossible_shape(State(gpus={"A": card(), "B": card("B", 10 * GIB if shape.count != 2 else GIB)}), shape) == why
+    )
+
+
+def test_one_decision_looks_at_so_many_shapes_and_no_more(monkeypatch) -> None:
+    monkeypatch.setattr("scheduler.core.planned.order.TRIES", 2)
+    queue = Queue()
+    for number, gib in enumerate((9, 8, 1)):
+        queue.put(Candidate(f"p{number}", "x", 0.0, Shape(gib * GIB), number=number))
+    full = {"r": Started("y", {"A": 4 * GIB, "B": 4 * GIB})}
+    assert queue.next_start(STATE, full, 1.0) is None
+    queue.drop("p0")
+    assert queue.next_start(STATE, full, 1.0) is not None
 
 
 def test_large_one_that_has_waited_long_is_passed_no_more() -> None:

@@ -128,6 +128,17 @@ def test_whoever_cannot_be_moved_stays_or_ends_as_the_reservation_says(how, mova
     assert card.granted(card.do(ContainerEnded(1100, "1"))) == ["2", "3"]
 
 
+def test_nobody_ends_for_it_while_somebody_is_on_the_way_out():
+    card = Booked()
+    card.start(1, 4, owner="bob")
+    card.start(2, 6, owner="bob", guaranteed=True)
+    card.reserve(booked(10, ends_others=True))
+    (told,) = card.tick(1000)
+    assert (told.container, giving.in_the_way(card.state)) == ("1", {})
+    card.is_out(1, 1001)
+    assert giving.in_the_way(card.state) == {"2": "r"}
+
+
 def test_one_that_could_not_be_moved_is_tried_again_later():
     card = Booked()
     card.start(1, 8, owner="bob")
