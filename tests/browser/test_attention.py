@@ -14,7 +14,7 @@ from web.models import Claim, Command, Container
 def test_it_is_one_calm_line_or_what_each_person_can_do(site, open_as, shot):
     _, made = scenes.a_busy_card()
     page = open_as("bob")
-    expect(page.locator("#calm")).to_have_text("Nothing needs anybody now.")
+    expect(page.locator("#calm")).to_have_text("Nothing needs attention.")
     Claim.objects.filter(container=made["c"]).update(waiting=1 << 30)
     Container.objects.filter(pk=made["c"].pk).update(suspended_since=rows.ago(400))
     people = page.locator("#attention > li")

@@ -83,7 +83,7 @@ def test_what_is_offered_for_all_is_what_each_of_them_can_take(waiting, open_as)
     expect(bobs).to_contain_text("2 are paused or idle while others wait")
     expect(bobs.get_by_role("button")).to_have_text(["Free the memory of all 2", "Kill all 2"])  # one is not paused
     bobs.get_by_role("button", name="Free the memory").click()
-    expect(page.get_by_role("dialog")).to_contain_text("3 GiB of GPU memory go to host memory")
+    expect(page.get_by_role("dialog")).to_contain_text("3 GiB of GPU memory to host memory")
     with answering(obey):
         page.get_by_role("dialog").get_by_role("button", name="Free the memory").click()
         expect(page.locator(".toast")).to_contain_text("2 containers paused, their memory freed.")

@@ -25,7 +25,7 @@ def test_a_person_reserves_by_keyboard_and_sees_it_in_the_week(site, open_as, sh
     form.get_by_label("Begins").fill(at)
     form.get_by_label("Hours").fill("26")
     form.get_by_label("GPU memory").fill("1GiB")
-    form.get_by_label("What for").fill("class")
+    form.get_by_label("Purpose").fill("class")
     form.get_by_role("button", name="Reserve").press("Enter")
     expect(page.locator("main")).to_contain_text("Reserved for ann: number")
     assert (Reservation.objects.get().starts, Reservation.objects.get().zone) == (at, "Europe/Berlin")

@@ -52,7 +52,7 @@ def test_a_bar_tells_what_is_used_in_hand_unexplained_foreign_and_free(site, ope
         expect(first.locator(".legend li", has_text=name)).to_contain_text(figures)
     expect(first.locator(".vitals")).to_have_text("87 % busy  ·  64 °C  ·  311 W")
     expect(first.locator("p.held")).to_have_text(
-        "2 GiB held + 1 GiB reserved, not yet used + 3 GiB free + 2 GiB elsewhere = 8 GiB"
+        "2 GiB held + 1 GiB reserved, not yet used + 3 GiB free + 2 GiB unavailable = 8 GiB"
     )
     expect(first.locator(".chart canvas")).to_be_visible()
     expect(first.locator(".simulated")).to_be_visible()
@@ -67,7 +67,7 @@ def test_on_a_capped_card_foreign_memory_takes_what_does_not_fit_beside_the_cap(
     rows.container("sure", person("ann"), card, quota=3, used=1)
     Gpu.objects.update(free=2 * rows.GIB)  # the quota of `sure` is guaranteed
     page = open_as("ann")
-    expect(page.locator("p.held")).to_have_text("1 GiB held + 2 GiB reserved + 2 GiB free + 0 GiB elsewhere = 5 GiB")
+    expect(page.locator("p.held")).to_have_text("1 GiB held + 2 GiB reserved + 2 GiB free = 5 GiB")
     titles = page.locator(".card .bar > *").evaluate_all("parts => parts.map(part => part.title)")
     assert titles == ["sure uses 1 GiB", "2 GiB reserved for guaranteed containers"]
     page.goto(page.url + "launch/")
@@ -79,7 +79,7 @@ def test_free_is_one_number_on_the_overview_and_beside_a_launch(site, open_as):
     card = rows.gpu(total=8 * rows.GIB, capacity=int(7.5 * rows.GIB), free=int(7.5 * rows.GIB), foreign=rows.GIB // 2)
     rows.container("lent", person("ann"), card, quota=6, used=4, granted=6.5)
     page = open_as("ann")
-    told = "4 GiB held + 2.5 GiB reserved, not yet used + 1 GiB free + 0.5 GiB elsewhere = 8 GiB"
+    told = "4 GiB held + 2.5 GiB reserved, not yet used + 1 GiB free + 0.5 GiB unavailable = 8 GiB"
     expect(page.locator("p.held")).to_have_text(told)
     page.goto(page.url + "launch/")
     page.locator("#f-gpu_memory").fill("3GiB")

@@ -19,7 +19,7 @@ def test_a_token_is_made_copied_from_and_ended_with_the_keyboard_alone(site, ope
     page.get_by_label("For", exact=True).focus()
     page.keyboard.type("wall display")
     page.keyboard.press("Tab")
-    page.keyboard.type("look")
+    page.keyboard.type("read")
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
@@ -71,10 +71,10 @@ def test_the_colours_are_chosen_and_the_button_in_the_frame_agrees(site, open_as
     expect(page.get_by_label("Dark", exact=True)).to_be_checked()
     page.locator("#theme").click()
     expect(page.get_by_label("Light", exact=True)).to_be_checked()
-    page.get_by_label("As the system has it").check()
+    page.get_by_label("System setting").check()
     assert page.evaluate("document.documentElement.dataset.theme ?? ''") == ""
     page.reload()
-    expect(page.get_by_label("As the system has it")).to_be_checked()
+    expect(page.get_by_label("System setting")).to_be_checked()
 
 
 def test_my_containers_are_live_and_mine_alone(site, open_as):

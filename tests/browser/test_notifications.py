@@ -50,7 +50,7 @@ def test_an_admin_makes_a_receiver_a_rule_and_a_silence(site, open_as, shot):
     rule.get_by_label("After minutes").fill("15")
     rule.get_by_label("Again every").fill("60")
     rule.get_by_role("button", name="Add").click()
-    said = "lab hook is told of waiting from info on, once it has lasted 15 minutes; again every 60 minutes"
+    said = "lab hook gets waiting, info or higher, after 15 minutes; again every 60 minutes"
     expect(page.locator("main")).to_contain_text(said)
     made = Rule.objects.get()
     assert (made.kinds, made.minutes, made.repeat_minutes, made.resolved) == (["waiting"], 15, 60, True)
@@ -60,7 +60,7 @@ def test_an_admin_makes_a_receiver_a_rule_and_a_silence(site, open_as, shot):
     page.get_by_role("button", name="Silence", exact=True).click()
     expect(page.locator("main")).to_contain_text("Everything of ann until")
     assert Silence.objects.get().person == "ann"
-    page.get_by_role("button", name="Try it").click()
+    page.get_by_role("button", name="Send a test").click()
     expect(page.locator("main")).to_contain_text("A test: an admin asked")
     shot(page, "notifications-filled")
 
@@ -71,9 +71,9 @@ def test_a_person_says_what_they_are_told(site, open_as):
     expect(page).to_have_url(re.compile(r"/me/#notifications$"))
     expect(page.get_by_role("heading", name="Receivers")).to_have_count(0)
     page.get_by_label("was killed").uncheck()
-    page.get_by_label("Shortest wait that is told, in minutes").fill("2.5")
+    page.get_by_label("Shortest wait to notify about, in minutes").fill("2.5")
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("main")).to_contain_text("Saved: so you are told from now on.")
+    expect(page.locator("main")).to_contain_text("Saved.")
     wish = Wish.objects.get(user__username="ann")
     assert (wish.happenings, wish.goes_on_minutes) == ([each for each in Happening.values if each != "killed"], 2.5)
     expect(page.get_by_label("was killed")).not_to_be_checked()

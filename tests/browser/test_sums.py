@@ -32,7 +32,7 @@ def test_what_is_held_free_and_outside_us_is_the_card_at_sight(site, open_as):
         figures = [float(each) for each in re.findall(r"([\d.]+) GiB", parts)]
         assert len(figures) == 5, told
         assert round(sum(figures), 2) == float(total.removesuffix(" GiB")), told
-        assert re.search(r"held .* reserved, not yet used .* reserved .* free .* elsewhere", parts), told
+        assert re.search(r"held .* reserved, not yet used .* reserved .* free .* unavailable", parts), told
 
 
 def test_a_row_tells_what_a_container_computes_and_its_ram_and_follows_them(site, open_as):

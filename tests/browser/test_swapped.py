@@ -41,7 +41,7 @@ def test_the_dialog_says_how_long_the_first_move_takes_here(site, open_as):
     page.get_by_role("button", name="Pause and free memory").click()
     used = sum(claim.used for claim in held.claims.all()) / GIB
     told = page.locator("#ask-text")
-    expect(told).to_contain_text("go to host memory in about")
+    expect(told).to_contain_text("to host memory in about")
     seconds = int(re.search(r"in about (\d+) s", told.inner_text())[1])
     assert abs(seconds - 10 * used) <= 1
 

@@ -16,7 +16,7 @@ def test_the_form_asks_for_constraints_with_the_rest_and_refuses_what_is_none(si
     page = open_as("ada", "/launch/", role="user")
     page.get_by_text("Limits, volumes, ports, time, constraints").click()
     page.locator("#f-constraints").fill("disk=ssd")
-    expect(page.locator("#forecast")).to_contain_text("'disk=ssd' is no constraint: write node==NAME")
+    expect(page.locator("#forecast")).to_contain_text("'disk=ssd' is not a constraint: write node==NAME")
     page.locator("#f-constraints").fill("node.labels.disk==tape")
     expect(page.locator("#forecast")).to_contain_text('"node.labels.disk==tape" is so of no node')
 
@@ -29,10 +29,10 @@ def test_what_the_form_shows_is_the_answer_to_what_stands_there_and_not_to_what_
     with page.expect_request("**/launch/forecast/") as asked:  # no scheduler answers that: it takes its time
         page.locator("[name=gpu_memory]").fill("1GiB")
     page.locator("#f-constraints").fill("disk=ssd")
-    expect(page.locator("#forecast")).to_contain_text("is no constraint")
+    expect(page.locator("#forecast")).to_contain_text("is not a constraint")
     asked.value.response()
     page.evaluate("new Promise((done) => setTimeout(done))")  # what came is shown by then
-    assert "is no constraint" in page.locator("#forecast").inner_text()
+    assert "is not a constraint" in page.locator("#forecast").inner_text()
 
 
 def test_the_page_of_a_container_says_why_it_is_on_its_node(site, open_as):

@@ -23,7 +23,7 @@ def shell(appliance: Any) -> Callable[..., Any]:
 def test_sweep_and_what_comes_after_it_begin_by_themselves(shell):
     said = shell("run", "--hold", "--name", "train", "--sweep", "lr=0.1,0.01", "--at-once", "1", "--retries", "1",
                  "--gpu-memory", "64MiB", "local", "sh", "-c", "echo {lr} {i}")  # fmt: skip
-    assert said.stdout == "train: planned. 2 runs, 1 at once. Held until somebody releases it.\n", said.stderr
+    assert said.stdout == "train: planned. 2 runs, 1 at once. Held until it is released.\n", said.stderr
     said = shell("run", "--after", "train", "--name", "report", "--gpu-memory", "64MiB", "local", "true")
     assert said.stdout == "report: planned. Begins after train.\n", said.stderr
     head, *lines = shell("queue", "--planned").stdout.splitlines()

@@ -110,7 +110,7 @@ def test_an_owner_hears_once_what_became_of_a_container(mailbox, reader, gpu):
         turn(now + timedelta(seconds=seconds))
     told = [letter.message["Subject"] for letter in mailbox.letters]
     assert told == [
-        '[gpushare] "train" goes on: it has its memory after 6 min 40 s.',
+        '[gpushare] "train" continues: it got its memory after 6 min 40 s.',
         '[gpushare] "train" gives way. It was idle, and gave way to "other". It took 1.00 s.',
         '[gpushare] "train" has ended: exit code 3',
         '[gpushare] "killed" was killed. Ended by root.',

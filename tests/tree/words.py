@@ -68,6 +68,13 @@ PHRASES = {
     "nobody was told no": "no rejection was delivered",
     "is nobody's business": "say what is ignored, and why",
     "neither here nor there": "say both places",
+    "Is it whole?": "Integrity",
+    "This needs cookies": "Cookies are needed",
+    "This was not accepted": "Request refused",
+    "Nothing needs anybody": "Nothing needs attention.",
+    "goes on without a word": "Shorter waits are not notified.",
+    "Nobody is told of that": "no notifications until then",
+    "depending on who counted": "Sizes are in KiB, MiB, GiB and TiB (powers of 1024), as in Docker.",
 }
 
 

@@ -56,7 +56,7 @@ def test_entries_are_found_by_person_name_and_day(browser, ada, gpu):
     assert shown(browser.get("/audit/", {"name": "train-7", "to": f"{yesterday:%Y-%m-%d}"})) == [("ada", "train-7")]
     both = {"name": "train-7", "from": f"{now:%Y-%m-%d}", "to": f"{now:%Y-%m-%d}"}
     assert shown(browser.get("/audit/", both)) == [("bob", "train-7")]
-    assert "Nothing of this" in browser.get("/audit/", {"person": "nobody"}).content.decode()
+    assert "No entries match" in browser.get("/audit/", {"person": "nobody"}).content.decode()
     rest = client_for(make_user("root", Role.ADMIN))
     assert [each["actor"] for each in rest.get("/api/v1/audit/", {"name": "train-7"}).json()["results"]] == [
         "bob",

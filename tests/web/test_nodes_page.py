@@ -62,7 +62,7 @@ def test_labels_are_set_and_taken_away_one_by_one(browser, gpu2):
 
 
 @pytest.mark.parametrize(
-    ("label", "value", "words"), [("no spaces", "a", "is no name of a label"), ("rack", " ", "A label has a value")]
+    ("label", "value", "words"), [("no spaces", "a", "is not a label name"), ("rack", " ", "A label has a value")]
 )
 def test_a_bad_label_is_told_with_what_was_typed_and_changes_nothing(browser, gpu2, label, value, words):
     answer = browser.post("/nodes/gpu2/", {"do": "label", "label": label, "value": value})

@@ -133,9 +133,9 @@ def test_the_report_by_image_says_how_much_to_ask_for_and_from_how_many_runs(ada
     page = re.sub(r"\s+", " ", browser.get("/reports/", {"group_by": "image"}).content.decode())
     (row,) = re.findall(r"<td class=\"wrap\"><code>python train.py</code>.*?</tr>", page)
     assert re.findall(r"number\">(.*?)</td>", row) == ["2", "0", "3 GiB", "3.19 GiB"]
-    (own,) = re.findall(r"<td class=\"wrap\">any of yours</td>.*?</tr>", page)
+    (own,) = re.findall(r"<td class=\"wrap\">any command</td>.*?</tr>", page)
     assert re.findall(r"number\">(.*?)</td>", own) == ["2", "0", "3 GiB", "too few runs"]
-    assert "How much to ask for" not in browser.get("/reports/").content.decode()
+    assert "Suggested quotas" not in browser.get("/reports/").content.decode()
 
 
 def test_the_form_says_what_a_suggestion_is_from(ada, gpu):

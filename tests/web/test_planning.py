@@ -182,7 +182,7 @@ def test_pages_show_what_is_planned_and_do_what_the_buttons_say(ada, gpu):
     form = {"image": "local", "name": "later", "sweep": "a,b", "gpu_memory": "1GiB", "after": "", "hold": "yes"}
     assert browser.post("/launch/", form).url == "/queue/#planned"
     planned = Planned.objects.get()
-    assert "Held until somebody releases it." in browser.get("/queue/").content.decode()
+    assert "Held until it is released." in browser.get("/queue/").content.decode()
     for action, fields in (("release", {}), ("edit", {"at_once": "1"}), ("cancel", {})):
         assert browser.post(f"/queue/planned/{planned.pk}/{action}/", fields).status_code == 204
     planned.refresh_from_db()

@@ -69,7 +69,7 @@ def test_a_pod_of_which_only_units_are_known_is_one_all_the_same(client, browser
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "not_supported")
     page = browser.get(f"/containers/{pod.pk}/").content.decode()
     assert "A pod of the cluster; the kubelet has not reported which one." in page
-    assert "which pods these are is not known" in page
+    assert "Its pods are not known" in page
     assert f"/containers/{pod.pk}/shell/" not in page
     assert f"?from={pod.pk}" not in page
 

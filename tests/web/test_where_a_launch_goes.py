@@ -189,7 +189,7 @@ def test_the_preview_and_a_forecast_say_where_it_would_go_and_why(client, ada, n
         named = browser.post("/launch/forecast/", {"gpu_memory": "2GiB", "node": "b"}).json()
         assert named == {"text": "On b: Fits now."}
         wrong = browser.post("/launch/forecast/", {"gpu_memory": "2GiB", "constraints": "disk=ssd"}).json()
-        assert (wrong["bad"], "no constraint" in wrong["text"]) == (True, True)
+        assert (wrong["bad"], "not a constraint" in wrong["text"]) == (True, True)
     error = client.get("/api/v1/forecast/", {"gpu_memory": "2GiB", "constraints": "disk=ssd"}).json()["error"]
     assert error["field"] == "constraints"
 

@@ -62,7 +62,7 @@ class Presets(ListModelMixin, RetrieveModelMixin, DestroyModelMixin, GenericView
 
     @extend_schema(request=None, responses={204: None, **ERRORS})
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        """Removes one. What was launched by it goes on."""
+        """Removes one. Containers launched from it continue."""
         return super().destroy(request, *args, **kwargs)
 
     def perform_destroy(self, instance: Preset) -> None:

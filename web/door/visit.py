@@ -39,7 +39,7 @@ class Visit:
         """Whether they still may. Raises Problem."""
         user = get_user_model().objects.filter(pk=self.user.pk, is_active=True).first()
         if user is None or (self.key and not SshKey.objects.filter(pk=self.key.pk, user=user).exists()):
-            raise Problem("not_authenticated", "This key is no longer known here, or its account is switched off.", 401)
+            raise Problem("not_authenticated", "This key was removed, or its account is disabled.", 401)
         container = _living().filter(pk=self.container.pk).first()
         if container is None:
             raise Problem("container_ended", "The container has ended.", 409)

@@ -83,7 +83,7 @@ class Figures:
         if not self.above:
             return ""
         if self.share is None:
-            return f"Held more than others while they waited. Nobody waits there now; holds {format_size(self.holds)}."
+            return f"Held more than others while they waited. Nobody waits now; holds {format_size(self.holds)}."
         than = "more than" if self.holds > self.share else "within"
         return f"Holds {format_size(self.holds)}, {than} the fair share of {format_size(self.share)} while others wait."
 

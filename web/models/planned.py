@@ -127,7 +127,7 @@ class Planned(models.Model):
         if self.cancelled_at is not None:
             return "It ends when what runs of it has."
         if self.held_at is not None:
-            return "Held until somebody releases it."
+            return "Held until it is released."
         if self.waits:
             return self.waits
         if self.after and self.started_at is None:

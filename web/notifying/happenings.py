@@ -95,15 +95,15 @@ def _happened(event: AllocationEvent, container: Container, wish: Wish) -> Itera
         case Kind.NOTIFIED:
             yield Happening.PLANNED, f"{name}: {event.detail}"
         case Kind.NOT_RESTORED:  # to its owner it is as good as the end
-            yield Happening.ENDED, f"{name} cannot go on. {event.detail}"
+            yield Happening.ENDED, f"{name} cannot continue. {event.detail}"
         case Kind.RESUMED if event.waited >= 60 * wish.goes_on_minutes:
-            yield Happening.GOES_ON, f"{name} goes on: it has its memory after {duration(event.waited)}."
+            yield Happening.GOES_ON, f"{name} continues: it got its memory after {duration(event.waited)}."
         case Kind.SWAPPED_OUT if event.detail.startswith(GAVE_WAY):  # further on, a person's note may stand
             yield Happening.GIVES_WAY, f"{name} gives way. {event.detail}"
         case Kind.CARD_DRAINED:
             yield Happening.CARD, f"The GPU of {name} takes no new containers. {event.detail}"
         case Kind.SWAPPED_IN:
-            yield Happening.GOES_ON, f"{name} goes on: its memory is back on the card."
+            yield Happening.GOES_ON, f"{name} continues: its memory is back on the GPU."
 
 
 def tidy(now: datetime) -> None:

@@ -52,4 +52,4 @@ def _table(title: str, found: reports.Report) -> str:
         lines.append(
             f"{row['group'][:32]:<32} {row['vram_gib_hours']:>12.1f} {share:>6} {computed:>10} {row['containers']:>10}"
         )
-    return "\n".join(lines if rows else [*lines, "Nobody used a GPU."])
+    return "\n".join(lines if rows else [*lines, "No GPU was used."])

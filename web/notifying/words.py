@@ -127,7 +127,7 @@ def mail(row: Delivery) -> tuple[str, str]:
         subject, text = row.told, row.told
         about = f"containers/{row.notice.container_id}/" if row.notice.container_id else "calendar/"
         link = settings.GPUSHARE_PUBLIC_URL and f"{settings.GPUSHARE_PUBLIC_URL}/{about}"
-        last = "You asked to be told of this: your notifications are among your settings in gpushare."
+        last = "You chose this notification on your page in gpushare."
     else:
         over = "Over: " if _is_over(row) else ""
         subject = f"{over}{labels_of(row)['severity']}: {row.told}"
@@ -135,8 +135,8 @@ def mail(row: Delivery) -> tuple[str, str]:
         if row.episode:
             text += f"\n\nSince {row.episode.began_at:%Y-%m-%d %H:%M:%S} UTC."
         if row.episode and row.episode.person:
-            text += f"\nIt is {row.episode.person}'s."
-        last = "An admin of gpushare has entered this address as a receiver."
+            text += f"\nOwner: {row.episode.person}."
+        last = "An admin of gpushare added this address as a receiver."
     return _one_line(f"[gpushare] {subject}"), "\n\n".join(part for part in (text, link, last) if part) + "\n"
 
 

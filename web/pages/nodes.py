@@ -84,7 +84,7 @@ def _do(actor: User, node: Node, form: QueryDict) -> str:
     match form.get("do"):
         case "drain":
             services.drain(actor, name, form.get("note", "")[:500])
-            return f"{name} takes no new launches from now on. What runs or waits there goes on."
+            return f"{name} takes no new launches from now on. Its running and waiting containers continue."
         case "undrain":
             services.undrain(actor, name)
             return f"{name} takes launches again."

@@ -60,7 +60,7 @@ def mine(request: HttpRequest) -> HttpResponse:
     wish = {"browser": "browser" in form, "happenings": form.getlist("happenings")}
     wish |= {"goes_on_minutes": _number(form, "goes_on_minutes"), "mail": "mail" in form}
     notifying.set_wish(person(request), wish)
-    return refresh(request, "Saved: so you are told from now on.")
+    return refresh(request, "Saved.")
 
 
 @action_view
@@ -72,12 +72,12 @@ def act(request: HttpRequest, what: str, pk: int = 0, action: str = "add") -> Ht
                                lambda: notifying.add_receiver(user, _receiver(form))),
         ("receivers", "change"): ("Saved.", lambda: notifying.change_receiver(user, pk, _receiver(form))),
         ("receivers", "remove"): ("It is removed.", lambda: notifying.remove(user, Receiver, pk)),
-        ("receivers", "test"): ("A message is on its way: below stands what became of it.",
+        ("receivers", "test"): ("Test message queued. Its result appears below.",
                                 lambda: notifying.test_receiver(user, pk)),
         ("rules", "add"): ("The rule holds from now on.", lambda: notifying.add_rule(user, _rule(form))),
         ("rules", "change"): ("Saved.", lambda: notifying.change_rule(user, pk, _rule(form))),
         ("rules", "remove"): ("It is removed.", lambda: notifying.remove(user, Rule, pk)),
-        ("silences", "add"): ("Nobody is told of that meanwhile.", lambda: notifying.add_silence(user, _silence(form))),
+        ("silences", "add"): ("Silenced.", lambda: notifying.add_silence(user, _silence(form))),
         ("silences", "remove"): ("The silence is over.", lambda: notifying.remove(user, Silence, pk)),
     }  # fmt: skip
     if (what, action) not in deeds or (action == "add") == bool(pk):
@@ -120,4 +120,4 @@ def _number(form: QueryDict, name: str) -> float:
     try:
         return float(form.get(name, "").strip() or 0)
     except ValueError:
-        raise invalid(f"{form.get(name, '')[:40]!r} is no number.", name) from None
+        raise invalid(f"{form.get(name, '')[:40]!r} is not a number.", name) from None

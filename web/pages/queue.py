@@ -63,7 +63,7 @@ def steer(request: HttpRequest, pk: UUID, action: str) -> HttpResponse:
     deeds: dict[str, tuple[str, Callable[[], Any]]] = {
         "hold": (f"{name} is held.", lambda: planning.hold(user, planned)),
         "release": (f"{name} is released.", lambda: planning.release(user, planned)),
-        "cancel": (f"{name} is cancelled. What runs of it goes on.", lambda: planning.cancel(user, planned)),
+        "cancel": (f"{name} is cancelled. Its running containers continue.", lambda: planning.cancel(user, planned)),
         "again": (f"{name} is planned once more.", lambda: planning.again(user, planned)),
         "edit": (
             f"{name} is changed.",

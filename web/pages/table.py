@@ -66,7 +66,7 @@ class Page:
 
     @property
     def states(self) -> list[tuple[str, str]]:
-        return [("", "Current"), *STATES.items(), ("all", "All, ended too")]
+        return [("", "Active and recent"), *STATES.items(), ("all", "All")]
 
     @property
     def columns(self) -> list[dict[str, Any]]:

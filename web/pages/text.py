@@ -43,11 +43,11 @@ EVENTS: dict[str, str] = {
 }
 
 HAPPENINGS: dict[str, str] = {
-    Happening.GOES_ON: "goes on after a wait",
+    Happening.GOES_ON: "continues after a wait",
     Happening.ENDED: "has ended",
     Happening.KILLED: "was killed",
     Happening.GIVES_WAY: "gives way to others",
-    Happening.PLANNED: "is concerned by maintenance or a reservation",
+    Happening.PLANNED: "is affected by maintenance or a reservation",
     Happening.CARD: "has a GPU that is taken out of service",
 }
 
@@ -88,8 +88,8 @@ _CATALOGUE: dict[str, str] = {
     "remove_yes": "Remove",
     "free_title": "Pause {name} and free its memory?",
     "free_paused_title": "Free the memory of {name}, which is paused?",
-    "free_text": "{size} of GPU memory go to host memory in about {out}, and are free for others. Its programs stand "
-    "still; continuing takes about {back} once there is room, and they go on where they were.",
+    "free_text": "Moves {size} of GPU memory to host memory in about {out}, and pauses the programs. Resuming takes "
+    "about {back} once memory is free; the programs continue where they were.",
     "free_yes": "Pause and free",
     "of_the_host": "The appliance",
     "all_unexplained": "{count} hold memory outside their quota",
@@ -120,7 +120,7 @@ _CATALOGUE: dict[str, str] = {
     "sum_idle": "{size} reserved, not yet used",
     "sum_reserved": "{size} reserved",
     "sum_free": "{size} free",
-    "sum_outside": "{size} elsewhere",
+    "sum_outside": "{size} unavailable",
     "bar_used": "{name} uses {size}",
     "bar_idle": "{name} has reserved {size} that it does not use yet",
     "bar_unexplained": "{size} not accounted for",
@@ -131,8 +131,7 @@ _CATALOGUE: dict[str, str] = {
     "other_namespaces": "Other namespaces",
     "swapped": "{size} in host memory",
     "in_turns": "In turns, {part} %",
-    "in_turns_title": "Of the last minute of its life it had {had} %, and {due} % were due to it. For {back} s it was "
-    "to compute and others had their turn.",
+    "in_turns_title": "Last minute: used {had} %, fair share {due} %, waited {back} s for its turn.",
     "computed": "In the last minute {who}",
     "computed_then": "Then {who}",
     "of_time": "{part} %",
@@ -149,11 +148,11 @@ _CATALOGUE: dict[str, str] = {
     "compute_turns": "in turns",
     "compute_shared": "shared",
     "compute_title_turns": "Take turns on GPU {index}?",
-    "compute_text_turns": "Containers that compute on it then do so one at a time, each about every second. "
-    "Limits are kept.",
+    "compute_text_turns": "Containers then compute on this GPU one at a time, each about every second. Limits are "
+    "kept.",
     "compute_title_shared": "No turns on GPU {index}?",
-    "compute_text_shared": "Containers that compute on it then do so at once, as the driver shares it out: weights and "
-    "limits mean nothing there.",
+    "compute_text_shared": "Containers then compute at the same time, as the driver schedules them. Weights and "
+    "limits have no effect.",
     "compute_yes": "Change it",
     "waiting": "Place {place} in the queue, waiting {time}. {reason}",
     "ended_at": "· ended {time}{ran}{code}",
@@ -187,7 +186,7 @@ _CATALOGUE: dict[str, str] = {
     "shell_ended": "The shell has ended with exit code {code}.",
     "copied": "Copied",
     "copied_text": "Copied, for a shell on the host: {text}",
-    "copy_by_hand": "Copying needs HTTPS. The key is selected: copy it with Ctrl-C.",
+    "copy_by_hand": "Copying needs HTTPS. The text is selected: copy it with Ctrl-C.",
     "sure": "Are you sure?",
     "do_it": "Yes",
     "move_up": "Move up",
@@ -205,7 +204,7 @@ _CATALOGUE: dict[str, str] = {
     "map_card": "{node} · GPU {index} · {name}: {used} of {total} held",
     "no_group": "nothing",
     "fewer": "Show fewer",
-    "gpus_more": "and {count} more GPUs that somebody waits for",
+    "gpus_more": "and {count} more GPUs with waiting containers",
     "gpu_waits": "GPU {index} · {count} waiting",
     "others_wait": "{count} waiting",
     "idle": "reserved, not yet used",

@@ -104,11 +104,11 @@ class Deed(Enum):
     STEER_ALL = "steer other people's containers"
     ORDER_QUEUE = "reorder the queue"
     SET_POLICY = "set the policy"
-    SET_COMPUTE = "say how containers share a GPU"
+    SET_COMPUTE = "set how containers share a GPU"
     MANAGE_NODES = "invite, drain, label and remove nodes"
     PRESETS = "write presets"
     READ_AUDIT = "read the audit log"
-    NOTIFY = "say who is told of what"
+    NOTIFY = "manage notifications"
     ANNOUNCE = "announce maintenance"
     MANAGE = "manage people"
 

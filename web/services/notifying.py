@@ -129,7 +129,7 @@ def remove(user: User, model: type[M], pk: int) -> None:
 def _check_kind(kind: str, field: str) -> None:
     known = [each.value for each in Kind]
     if kind not in known:
-        raise invalid(f"{kind[:40]!r} is no kind of attention. There are: {', '.join(known)}.", field)
+        raise invalid(f"{kind[:40]!r} is not a kind of attention. Known kinds: {', '.join(known)}.", field)
 
 
 def _with(row: M, fields: dict[str, Any]) -> M:
@@ -193,7 +193,7 @@ def set_wish(user: User, data: Any) -> Wish:
         why = (
             "You have no e-mail address here: an admin or the directory gives it."
             if settings.EMAIL_HOST
-            else "This appliance sends no e-mail: its admins have not set it up."
+            else "E-mail is not set up on this appliance."
         )
         raise invalid(why, "mail")
     return Wish.objects.update_or_create(user=user, defaults=asked)[0]

@@ -282,7 +282,7 @@ def _parent(user: User, name: str, ended: str) -> dict[str, Any]:
 def _require_future(begin_at: str | None) -> None:
     at = parse_datetime(begin_at) if begin_at else None
     if at is not None and at < timezone.now() - LATE:
-        raise invalid("This time is over. Leave it empty to begin as soon as there is room.", "begin_at")
+        raise invalid("This time has passed. Leave it empty to begin as soon as memory is free.", "begin_at")
 
 
 def _is_taken(name: str) -> bool:

@@ -83,7 +83,7 @@ def save(user: User, asked: Any, preset: Preset | None = None) -> Preset:
 
 
 def remove(user: User, preset: Preset) -> None:
-    """What was launched by it goes on. Raises Problem."""
+    """Containers launched from it continue. Raises Problem."""
     require(user, Deed.PRESETS)
     number = preset.pk
     with transaction.atomic():

@@ -93,7 +93,7 @@ class ReservationSpec(StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         repeat, times = attrs["repeat"], attrs["times"]
         if (repeat == Reservation.Repeat.ONCE) != (times == 1):
-            raise serializers.ValidationError({"times": "A series has two times or more; what is once has one."})
+            raise serializers.ValidationError({"times": "A series has two times or more."})
         if times > 1 and timedelta(minutes=attrs["minutes"]) > PERIODS[repeat]:
             raise serializers.ValidationError({"minutes": "Each of a series ends before the next one begins."})
         return attrs

@@ -46,7 +46,7 @@ def parse(text: str) -> Constraint:
     found = _CONSTRAINT.fullmatch(text.strip())
     if found is None or (found["label"] is not None and not LABEL.fullmatch(found["label"])):
         raise ValueError(
-            f"{text[:80]!r} is no constraint: write node==NAME, node!=NAME, node.labels.NAME==VALUE or "
+            f"{text[:80]!r} is not a constraint: write node==NAME, node!=NAME, node.labels.NAME==VALUE or "
             "node.labels.NAME!=VALUE."
         )
     if not _VALUE.fullmatch(found["value"]):

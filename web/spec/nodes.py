@@ -24,7 +24,7 @@ class LabelsField(serializers.Field[dict[str, Any], Any, dict[str, Any], Any]):
         for name, value in data.items():
             if not isinstance(name, str) or not LABEL.fullmatch(name):
                 raise serializers.ValidationError(
-                    f"{str(name)[:64]!r} is no name of a label: up to 63 letters, digits, dots, dashes and underscores."
+                    f"{str(name)[:64]!r} is not a label name: up to 63 letters, digits, dots, dashes and underscores."
                 )
             if value is None:
                 continue

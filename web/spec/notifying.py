@@ -28,7 +28,9 @@ def check_address(text: str) -> str:
     if not fine or not text.isascii() or not text.isprintable() or " " in text:
         raise serializers.ValidationError("This has to be an address such as https://hooks.lab:9093/path.")
     if "@" in parts.netloc:
-        raise serializers.ValidationError("This may hold no password: the address is shown, and stands in the audit.")
+        raise serializers.ValidationError(
+            "The address must not contain a password: it is shown and written to the audit log."
+        )
     return text
 
 
@@ -36,7 +38,7 @@ def check_mail(text: str) -> str:
     try:
         validate_email(text)
     except ValidationError:
-        raise serializers.ValidationError(f"{text[:80]!r} is no e-mail address.") from None
+        raise serializers.ValidationError(f"{text[:80]!r} is not an e-mail address.") from None
     return text
 
 

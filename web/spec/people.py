@@ -101,7 +101,7 @@ class MembersSpec(StrictSerializer):
 
 
 _BETWEEN: dict[str, Any] = {
-    "min_value": f"Shares are 1 to {MOST_SHARES}. Nobody has 0: that would be to wait without end.",
+    "min_value": f"Shares are 1 to {MOST_SHARES}. With 0, a person would wait for ever.",
     "max_value": f"Shares are 1 to {MOST_SHARES}.",
 }
 

@@ -137,7 +137,7 @@ class PlannedSpec(LaunchSpec):
         required=False,
         default=False,
         label="Hold it until it is released",
-        help_text="Hold it back until somebody releases it",
+        help_text="Hold it until it is released",
     )
     sweep = SweepField(
         label="Sweep",

@@ -1,7 +1,7 @@
 // The replay: a day or another length of time of one GPU, stacked by container, and a slider through it.
 import { chart, colour, patterned, sizeAxis, stacked, timeAxis } from "../parts/charts.js";
 import { showBand } from "../parts/computing.js";
-import { make, mark, size, t } from "../parts/format.js";
+import { make, mark, size, stamp, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
 import { showMarks } from "../parts/marks.js";
 import { OTHERS, offer, only } from "../parts/namespaces.js";
@@ -83,20 +83,9 @@ async function begin() {
   function show(index, exact = null) {
     cursor = index;
     const at = exact?.at ?? day.times[index];
-    const time = new Date(at * 1000);
-    put(
-      document.getElementById("at"),
-      time.toLocaleString([], {
-        weekday: "short",
-        day: "numeric",
-        month: "short",
-        hour: "2-digit",
-        minute: "2-digit",
-        ...(exact && { second: "2-digit" }),
-        hour12: false,
-      }),
-    );
-    slider.setAttribute("aria-valuetext", time.toLocaleString());
+    const time = stamp(at).slice(0, exact ? 19 : 16);
+    put(document.getElementById("at"), time);
+    slider.setAttribute("aria-valuetext", time);
     const there = exact?.containers ?? day.containers.map((c) => ({ ...c, used: c.values[index] }));
     const held = only(namespace.value, there).filter((c) => c.used > 0 || c.suspended || c.swapped);
     const total = held.reduce((sum, c) => sum + c.used, 0);

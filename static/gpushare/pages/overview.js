@@ -14,7 +14,7 @@ const $ = (id) => document.getElementById(id);
 // To a hundredth of a per cent, less than a tenth of a pixel: what nobody can see is not drawn again.
 const share = (bytes, total) => `${total ? Math.max(0, Math.round((1e4 * bytes) / total)) / 100 : 0}%`;
 const maySetCompute = "maySetCompute" in $("gpus").dataset;
-const SOMETIMES = new Set(["idle", "reserved"]); // told where there are some
+const SOMETIMES = new Set(["idle", "reserved", "outside"]); // told where there are some
 const NAMED = 16; // in a legend, the biggest by name; the table has them all
 
 /**
@@ -112,7 +112,7 @@ function showCard(card, [uuid, gpu]) {
   showLegend(card.querySelector(".legend"), gpu, held, { idle, unexplained, reserved });
 }
 
-/** "4 GiB held + 0.5 GiB free + 0.5 GiB elsewhere = 5 GiB": so much is the card. What may be missing is told if it is there. */
+/** "4 GiB held + 0.5 GiB free + 0.5 GiB unavailable = 5 GiB": so much is the card. What may be missing is shown if it is there. */
 function showSum(line, total, bytes) {
   const told = sum(Object.values(bytes), total);
   const [held, ...others] = Object.keys(bytes)

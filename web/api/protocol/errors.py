@@ -63,7 +63,7 @@ def problem_of(error: Exception) -> Problem:
             code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "error")
             return Problem(code, str(error.detail), error.status_code)
         case Http404():
-            return Problem("not_found", "There is no such thing here; it may have been removed.", 404)
+            return Problem("not_found", "Not found; it may have been removed.", 404)
         case PermissionDenied():
             return Problem("forbidden", str(error) or "You may not do this.", 403)
         case SuspiciousOperation():

@@ -79,7 +79,7 @@ def _context(request: HttpRequest, asked: str) -> dict[str, Any]:
         "may_announce": rights.may(Deed.ANNOUNCE),
         "manages": rights.may(Deed.MANAGE),
         "groups": groups_besides_role(user),
-        "then": [("stay", "go on"), ("move", "move to host memory"), ("end", "end after a minute")],
+        "then": [("stay", "keep running"), ("move", "move to host memory"), ("end", "end after a minute")],
         "nodes": Node.objects.listed().order_by("name").only("name"),
         "gpus": gpus,
     }
@@ -96,7 +96,7 @@ def _shown(user: User, reservation: Reservation, now: datetime) -> dict[str, Any
         "mark": reservation.pk % grid.COLOURS,
         "begins": span[0],
         "ends": span[1],
-        "state": "lent, as nobody uses it" if absent else "in force" if begun else "planned",
+        "state": "lent to others: unused" if absent else "in force" if begun else "planned",
         "short": short,
         "may_end": reservations.may_end(user, reservation),
         "verb": "End" if begun else "Cancel",

@@ -60,7 +60,7 @@ def _tokens(request: HttpRequest) -> dict[str, Any]:
     return {
         "tokens": Token.objects.filter(user=person(request)),
         "lasts": LASTS.items(),
-        "scopes": {Scope.WRITE: "all that I may", Scope.READ: "look only"}.items(),
+        "scopes": {Scope.WRITE: "all my rights", Scope.READ: "read only"}.items(),
         "now": timezone.now(),
     }
 

@@ -66,7 +66,7 @@ def people(request: HttpRequest) -> HttpResponse:
                 case "person":
                     made_up = _make_person(request)
                     if not made_up.keys() & {"link", "password"}:
-                        messages.success(request, f"{made_up['username']} has an account now.")
+                        messages.success(request, f"{made_up['username']} has an account.")
                         return redirect("person", made_up["username"])
                 case "group":
                     group = groups.create(person(request), {"name": request.POST.get("name", "")})
@@ -188,12 +188,12 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
                 case "add" | "remove" as do:
                     names = request.POST.get("names", "").replace(",", " ").split()
                     groups.change_members(actor, found, {do: names})
-                    messages.success(request, f"{', '.join(names)}: {'in it' if do == 'add' else 'no longer in it'}.")
+                    messages.success(request, f"{', '.join(names)}: {'added' if do == 'add' else 'removed'}.")
                 case "shares":
                     shares.change_group(
                         actor, found, {"shares": limits.number(request.POST.get("shares", ""), "shares")}
                     )
-                    messages.success(request, "The shares are in force from now on.")
+                    messages.success(request, "The shares are saved.")
                 case _:
                     messages.success(request, _do_allowance(actor, found, request.POST))
             return redirect("group", name)
@@ -228,25 +228,25 @@ def _do(actor: User, user: User, form: QueryDict, link: str) -> str:
         case "active":
             active = form.get("active") == "yes"
             accounts.change(actor, user, {"active": active})
-            return f"{name} is switched {'on' if active else 'off'}."
+            return f"{name} is {'enabled' if active else 'disabled'}."
         case "password":
             accounts.change(actor, user, {"password": form.get("password", "")})
-            return f"{name} has the new password, and is signed in nowhere now."
+            return f"{name} has the new password. Earlier sessions have ended."
         case "shares":
             shares.change(actor, user, limits.asked_shares(form))
-            return "The shares are in force from now on."
+            return "The shares are saved."
         case "invite":
             key = memberships.renew(actor, user)
-            return f"Send this link, which is shown this once and good for seven days: {link}#{key}"
+            return f"Send this link. It is shown once and works for seven days: {link}#{key}"
         case "take-back":
             memberships.take_back(actor, user)
-            return "The invitation is taken back: its link is not good any more."
+            return "The invitation is withdrawn: its link no longer works."
         case "end":
             memberships.set_end(actor, user, ends_at := _end_of(form))
             return f"The account ends on {localtime(ends_at):%Y-%m-%d %H:%M}." if ends_at else "The account has no end."
         case "forgive":
             shares.change(actor, user, {"forgive": True})
-            return f"The usage of {name} is forgiven: it counts as zero from now on."
+            return f"The usage of {name} is set to zero."
     return _do_allowance(actor, user, form)
 
 
@@ -254,10 +254,10 @@ def _do_allowance(actor: User, subject: User | Group, form: QueryDict) -> str:
     match form.get("do"):
         case "allowance":
             granting.grant(actor, subject, limits.asked(form))
-            return "The allowance is in force from now on."
+            return "The allowance is saved."
         case "no-allowance":
             granting.withdraw(actor, subject)
-            return "The allowance is taken away."
+            return "The allowance is removed."
     raise Http404
 
 

@@ -28,7 +28,7 @@ NOTIFIED = AllocationEvent.Kind.NOTIFIED
 ENDED = f"ended, with {GRACE:.0f} s to save its work"
 MOVED = "its GPU memory is moved to host memory until there is room"
 BECOMES = {
-    Announcement.Then.STAY: "Containers go on unless the host stops.",
+    Announcement.Then.STAY: "Containers keep running unless the host stops.",
     Announcement.Then.MOVE: "Its GPU memory is then moved to host memory and it is paused.",
     Announcement.Then.END: f"It is then {ENDED}.",
 }
