@@ -99,7 +99,7 @@ async def test_one_whose_sibling_begins_nothing_is_named_and_goes_on(pair: Ranks
     await eventually(lambda: pair.begun(1) > 5)
 
 
-async def test_64_ranks_come_to_a_cut_and_where_one_begins_nothing_all_go_on(monkeypatch) -> None:
+async def test_64_ranks_come_to_a_cut_and_where_one_begins_nothing_all_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     many = Ranks(64)
     for rank in range(64):
         many.runs(rank, every=0.001 * (rank % 3))
