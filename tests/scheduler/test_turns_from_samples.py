@@ -234,6 +234,23 @@ def test_shares_are_as_weights_where_a_look_names_one_of_those_who_compute(
     assert by_turns > 0.97
 
 
+def crowd(processes: int) -> Scene:
+    """A container of so many processes, and one of one process."""
+    scene = Scene([100] * (processes + 1), 0.01)
+    of_one, its = str(processes + 1), range(1, processes + 1)
+    scene.live_containers["1"].sessions = {pid: SimpleNamespace(pid=pid, ended=False, page=GATELESS) for pid in its}  # type: ignore[misc]
+    for other in scene.live_containers.keys() - {"1", of_one}:
+        del scene.live_containers[other]
+    return scene
+
+
+@pytest.mark.parametrize("processes", [4, 8, 16])
+def test_many_processes_of_one_container_leave_another_its_share(processes: int, played: Any) -> None:
+    """The driver divides a card among processes, so the one is seldom seen on it before they take turns."""
+    had, _ = played(crowd(processes), Scene.shares)
+    assert had[-1] == pytest.approx(0.5, abs=0.05)
+
+
 def test_who_leaves_much_of_the_card_idle_has_its_share_and_what_others_leave(played: Any) -> None:
     """Both compute at once for a part of the time, so what they have is not as their weights are; nobody has less."""
     (one, two), _ = played(Scene([300, 100], 0.01, HalfIdle), Scene.shares)

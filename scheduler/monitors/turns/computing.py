@@ -8,7 +8,8 @@ long.
 
 - one that rests is never locked. It computes once it has used more of the card than half of what would be its due (a
   quarter, at most), over three seconds, or much of three looks in a row: below that it takes nothing from the others
-  that they would miss, and it is served at once;
+  that they would miss, and it is served at once. But the driver divides a full card among processes: there, half of
+  what its processes would have of it, each as much as any other, is enough;
 - one that computes rests once it leaves most of its own time unused: over a second of that, and one more for each other
   that was seen on the card while it was not locked, since a look that names another says nothing of this one;
 - who has the turn and uses next to nothing of a processor seems to rest: whoever gives work to a card needs one for
@@ -57,6 +58,7 @@ WAKES = 0.25  # of the time: who uses more may be noticed by the others, whateve
 RESTS = 0.5  # of that again
 LEAST = 0.02  # of the time: less is nothing
 CHARGED = 1.5  # seconds: of what was before it was seen to compute, no more is counted
+CROWD = 4  # processes of all on a card: of fewer, each is seen often enough
 FULL = 0.8  # of a card, used by all together
 ESCAPES = 0.1  # of the time, while it is locked: what is locked computes nothing
 ESCAPED = 3  # samples in a row: a new process is locked a moment after it is seen
@@ -115,6 +117,7 @@ class Computing:
         self._gpus, self._broker, self._player = gpus, broker, player
         self._seen: dict[tuple[str, str], Seen] = {}
         self._last: dict[str, float] = {}  # GPU → the end of its last sample
+        self._named: dict[str, dict[int, float]] = {}  # GPU → processes that looks have named lately, and when last
         self._first: dict[int, float] = {}  # process → when a look met it first
         self._used: dict[str, tuple[float, float]] = {}  # who has the turn → when, and processor time by then
         self._escaped = escaped
@@ -175,7 +178,13 @@ class Computing:
         for seen, _ in its:  # one that wakes is charged what it was seen by, and no more
             seen.told = max(seen.told, seen.since - CHARGED)
         own = min((self._player.free_in(container, seen.told, end) for seen, end in its), default=0.0)
-        had = max((seen.busy(seen.told, end) for seen, end in its), default=0.0)
+        had = max(
+            (
+                self._wanted(container, gpu, seen.busy(seen.told, end))
+                for gpu, (seen, end) in zip(gpus, its, strict=True)
+            ),
+            default=0.0,
+        )
         for seen, end in its:
             seen.told = max(seen.told, end)
             if (part := self._part(container, seen, end, seen.judged_by())) is not None:
@@ -185,6 +194,17 @@ class Computing:
         for seen, _ in its:
             seen.newborn = 0.0
         return terms.Seen(tuple(gpus), min(1.0, part), max(0.0, own), min(had, own), beside)
+
+    def _wanted(self, container: str, gpu: str, had: float) -> float:
+        """Seconds of the card that it would have had, if processes of others had not been on it at the same time.
+
+        Who is beside the queue is charged by these, or it would stay there, crowded out, and never have its share.
+        """
+        live = self._broker.live_containers.get(container)
+        taker = self._player.turns.takers.get(container)
+        if live is None or taker is None or not taker.beside:
+            return had
+        return had / max(self._crowded(gpu, live), TINY)
 
     def _charge_ended(self) -> None:
         """Their owners, with what containers have computed that ended before they were seen to."""
@@ -229,6 +249,8 @@ class Computing:
         last = self._last.setdefault(gpu, 0.0)
         if done is not None and done.until - ahead > last:
             begin, end = max(last, done.since - ahead), done.until - ahead
+            named = self._named.get(gpu, {}) | dict.fromkeys(done.parts, end)
+            self._named[gpu] = {pid: at for pid, at in named.items() if at > end - LONG}
             parts: dict[str, float] = {}
             born: dict[str, float] = {}
             for pid, part in done.parts.items():
@@ -303,11 +325,17 @@ class Computing:
                 part = self._part(live.id, seen, end, seen.judged_by())
                 seen.computes = part is None or part >= RESTS * least
             elif needed:
-                part = moment[live]
-                seen.computes = lately[live] >= least or (part is not None and part >= max(MUCH, least))
+                part, starts = moment[live], min(least, self._crowded(gpu, live) / 2) if full else least
+                seen.computes = lately[live] >= starts or (part is not None and part >= max(MUCH, least))
             if seen.computes != (live in before):
                 seen.since, seen.part = end, 1.0
         return [live.id for live, seen in its.items() if seen.computes]
+
+    def _crowded(self, gpu: str, live: LiveContainer) -> float:
+        """The part of the card that it has at most, as all processes there have as much; 1 where few are."""
+        named = self._named.get(gpu, {})
+        its = len(named.keys() & self.pids(live.id))
+        return its / len(named) if its and len(named) > CROWD else 1.0
 
     def _part(self, container: str, seen: Seen, end: float, its_own: float) -> float | None:
         """Of the last `its_own` seconds of its own, the part in which it computed; None while it has had less.
