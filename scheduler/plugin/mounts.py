@@ -77,7 +77,7 @@ class Mounts:
         self._under_way: dict[str, asyncio.Task[Path]] = {}
         self._unanswered: set[str] = set()  # mountings that the database may have, and whose commit had no answer
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._background = Background()
+        self._tasks = Background()
         self._began = clock.wall()
         if self._mountings is not None:
             self._mountings.report_to(self._found_out)
@@ -188,7 +188,7 @@ class Mounts:
                 await take_tree_away(copy)
         elif self._lives(known.id):
             known.on = False
-            self._background.begin(self._look_at(known))
+            self._tasks.begin(self._look_at(known))
         else:
             del self._known[mount]
 
@@ -209,7 +209,7 @@ class Mounts:
 
     def _found_out(self, id_: str, about: Mapping[str, Any]) -> None:
         if (live := self._containers.find(id_)) is not None:
-            self._background.begin(self._write_down(live, about, begins=live.started_at is None))
+            self._tasks.begin(self._write_down(live, about, begins=live.started_at is None))
 
     async def _write_down(self, live: LiveContainer, about: Mapping[str, Any], *, begins: bool) -> None:
         """What is written last says that the rest was done: who is killed before that does it all again."""
@@ -235,13 +235,13 @@ class Mounts:
 
     async def close(self) -> None:
         """What was begun ends; `run` may have failed, and have begun again, meanwhile."""
-        await self._background.close()
+        await self._tasks.close()
 
     async def _look_at_all(self) -> None:
         self._known = {mount: known for mount, known in self._known.items() if self._lives(known.id)}
         await self._call_off_unanswered()
         for id_ in self._folders.left_by({known.id for known in self._known.values()}):
-            self._background.begin(self._folders.take_away(id_))
+            self._tasks.begin(self._folders.take_away(id_))
         broke_off = self._mountings.restarted_at if self._mountings else 0.0
         for known in list(self._known.values()):
             waited = clock.wall() - (self._began if known.inherited else known.since)
