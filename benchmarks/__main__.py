@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HELPERS = {"__main__", "before", "lateness", "shim.programs", "live", "planned"} | {
+HELPERS = {"__main__", "before", "lateness", "shim.programs", "live", "planned", "web.door_lab"} | {
     f"scale.{name}" for name in ("lab", "schedulers", "writes", "reads", "page")
 }  # what the others share, and what `manage.py shell` runs
 SIMULATED = "simulation."  # on a clock of their own: run by hand, for docs/deciding.md

@@ -108,7 +108,7 @@ def test_an_idle_holder_is_listed_and_its_owner_warned(site, open_as, shot):
     idle.get_by_role("button", name="Warn").click()
     expect(page.locator(".toast.good")).to_contain_text("bob sees a warning about notebook")
     shot(page, "fairness-idle", whole=False)
-    expect(open_as("bob", role="user").get_by_text("notebook holds VRAM without computing")).to_be_visible()
+    expect(open_as("bob", role="user").get_by_text("notebook is idle and holds VRAM")).to_be_visible()
 
 
 def test_a_days_history_of_200_containers_is_drawn_and_walked_through(site, open_as, shot):

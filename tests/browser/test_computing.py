@@ -23,7 +23,7 @@ def test_the_band_and_the_chips_say_who_had_what_and_not_that_anybody_is_suspend
     expect(page.locator("article.card .mode")).to_have_text("in turns")
     chips = {name: page.locator("tr[data-id]", has_text=name).locator(".chip") for name in ("notebook", "evaluate")}
     expect(chips["notebook"]).to_have_text("In turns, 25 %")
-    expect(chips["notebook"]).to_have_attribute("title", re.compile("had 25 %, and 26 % were due.*For 45 s"))
+    expect(chips["notebook"]).to_have_attribute("title", re.compile("used 25 %, fair share 26 %, waited 45 s"))
     expect(chips["evaluate"]).to_have_text("Suspended")
     assert chips["notebook"].evaluate(a_colour) != chips["evaluate"].evaluate(a_colour)
     shot(page, "turns")

@@ -66,5 +66,5 @@ def test_a_warning_is_the_same_from_a_person_and_from_the_scheduler(ada, held, b
     (entry,) = AuditEntry.objects.filter(action="warn")
     assert (entry.actor, entry.subject, entry.detail) == (by, str(held.pk), {"name": "notebook", "owner": "ada"})
     assert warning.warned(ada) == [held]
-    assert "notebook holds VRAM without computing" in page_of(ada)
+    assert "notebook is idle and holds VRAM" in page_of(ada)
     assert warning.warned(make_user("bob")) == []

@@ -19,7 +19,7 @@ def guests(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List and change who may open a container's application beside its owner and operators."""
+    """List and change who else may open a container's application."""
     client = connect()
     path = "containers", client.container(container)["id"], "guests"
     told = client.fetch_one(*path)

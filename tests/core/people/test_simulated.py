@@ -27,11 +27,8 @@ def test_in_a_saturated_lab_each_person_has_what_is_due(monkeypatch):
 
 def test_a_run_that_is_cut_goes_on_with_the_seeds_that_have_no_file(monkeypatch, tmp_path):
     """Each seed's file has what a run in one go would have found."""
-    for name in list(LABS):
-        if name != "newcomer":
-            monkeypatch.delitem(LABS, name)
-    monkeypatch.setitem(LABS, "newcomer", replace(LABS["newcomer"], begins=None, counts=0.0, until=0.1 * DAY))
-    monkeypatch.setattr(people, "RUNS", {("lab_run", "newcomer"): lab_run})
+    monkeypatch.setitem(LABS, "week", replace(LABS["week"], until=0.1 * DAY))
+    monkeypatch.setattr(people, "RUNS", {("lab_run", "week"): lab_run})
     people.write([1], 1, tmp_path)
     (tmp_path / "2.unfinished").write_text("{")
     first = (tmp_path / "seed-001.json").stat().st_mtime_ns
