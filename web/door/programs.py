@@ -31,7 +31,7 @@ class Piped:
     """One end of a channel: what comes by it is typed into a program, and what that writes is sent, each as soon as
     there is room. `visit` says who asks, once they are in."""
 
-    _channel: Any
+    _channel: Any = None
 
     def __init__(self, visit: Visit) -> None:
         self._visit = visit

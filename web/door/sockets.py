@@ -57,9 +57,11 @@ class Socket(Piped, SSHUNIXSession[bytes]):
             if not self._reached.done():  # of one that is cancelled nobody asks
                 self._reached.set_exception(Problem("not_reached", self._said.decode(errors="replace").strip(), 409))
             else:
-                with suppress(OSError):  # they have gone
-                    self._channel.write_eof()
-                    self._channel.close()
+                await self._room.wait()  # who hangs up at once may do so before the channel is there
+                if self._channel is not None:
+                    with suppress(OSError):  # they have gone
+                        self._channel.write_eof()
+                        self._channel.close()
 
     async def _show(self, errors: bool, data: bytes) -> None:
         if errors:
