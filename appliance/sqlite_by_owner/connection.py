@@ -29,6 +29,9 @@ CONVERTERS: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 NONE = type(None)
 PLAIN = frozenset((NONE, bool, int, float, str, bytes))
+# What begins or closes a part of a transaction goes with the next question, as nobody waits for its result, and each
+# question waits for another process. If it fails, as a BEGIN at a lock, the next one, within the same part, says so.
+WITH_THE_NEXT = ("BEGIN", "SAVEPOINT ", "RELEASE ")
 ANY = (NONE, list, bytes)  # of a result: what its question makes it is checked where it was asked
 VALUES = PLAIN | {datetime.date, datetime.time, datetime.datetime}
 
@@ -87,13 +90,14 @@ class Connection:
         self._number = 0
         self._cursors = 0
         self._dropped: list[int] = []
+        self._first: list[str] = []  # statements that go with the next question
         self._level: str | None = ""
         self._pid = os.getpid()
         self.lost = ""  # why nothing can be asked any more
         with _as_sqlite():
             self._start(folder)
         try:
-            self._ask([folder, uid, gid, name, timeout])
+            self.ask("open", folder, uid, gid, name, timeout)
         except BaseException:
             self.close()
             raise
@@ -124,6 +128,7 @@ class Connection:
             self.ask("commit")
 
     def rollback(self) -> None:
+        self._first.clear()
         if self.lost or self.in_transaction:
             self.ask("rollback")
 
@@ -166,25 +171,29 @@ class Connection:
         """The helper closes it before the next question."""
         self._dropped.append(cursor)
 
+    def first(self, sql: str) -> None:
+        """Raises sqlite3.OperationalError."""
+        if self.lost:
+            raise sqlite3.OperationalError(self._sentence())
+        self._first.append(sql)
+        self.in_transaction = True
+
     def ask(self, word: str, *arguments: Any, within: float = 0.0) -> Any:
         """`within`: seconds, if not as long as usual. Raises sqlite3.Error, and what sqlite3 raises besides."""
-        dropped = self._dropped[:]
-        found = self._ask([word, dropped, *arguments], within or (LONG if self.migrates else 0.0))
-        del self._dropped[: len(dropped)]
-        return found
-
-    def _ask(self, question: object, within: float = 0.0) -> Any:
+        within = within or (LONG if self.migrates else self._within)
         if os.getpid() != self._pid:
             raise sqlite3.OperationalError("This connection to the database is that of the process before the fork.")
         with self._lock:
             if self.lost:
                 raise sqlite3.OperationalError(self._sentence())
             self._number += 1
+            dropped, first = self._dropped[:], self._first[:]
             try:
-                frame = pack(self._number, question)
+                frame = pack(self._number, [word, dropped, first, *arguments])
             except TooLong as error:
                 raise sqlite3.DataError(str(error)) from None
-            until = time.monotonic() + (within or self._within)
+            del self._dropped[: len(dropped)], self._first[:]
+            until = time.monotonic() + within
             try:
                 self._send(frame, until)
                 answer = unpack(self._receive(until), CONVERTERS)
@@ -192,7 +201,7 @@ class Connection:
                 failure = None if kind == "ok" else _error(*_checked(result, (str,), (str,), (int, NONE), (str, NONE)))
                 self.in_transaction, self.total_changes = in_transaction, changes
             except TimeoutError:
-                raise self.lose(f"it did not answer within {within or self._within:g} s") from None
+                raise self.lose(f"it did not answer within {within:g} s") from None
             except (OSError, EOFError, ValueError, TypeError, RecursionError) as error:
                 raise self.lose(str(error)) from error
             except BaseException:  # as Ctrl-C: the answer would be taken for that of the next question
@@ -284,6 +293,9 @@ class Cursor:
 
     def execute(self, sql: str, parameters: Any = ()) -> Cursor:
         self._begin()
+        if sql.startswith(WITH_THE_NEXT):
+            self.connection.first(sql)
+            return self
         number = self.connection.next_cursor()
         self._note(number, self.connection.ask("execute", number, sql, _all_plain(parameters)))
         return self

@@ -26,7 +26,7 @@ MARKED = ("date", "time", "datetime", "timestamp")  # types of columns whose val
 
 def main() -> None:
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    number, (folder, uid, gid, *given) = channel.receive()
+    number, (_, _, _, folder, uid, gid, *given) = channel.receive()
     try:
         if os.getppid() != channel.parent:
             return
@@ -134,11 +134,13 @@ class Database:
         self._copy: BinaryIO | None = None
 
     def take(self, question: Sequence[Any]) -> list[Any]:
-        word, dropped, *arguments = question
+        word, dropped, first, *arguments = question
         for each in dropped:
             if cursor := self._cursors.pop(each, None):
                 cursor.close()
         try:
+            for sql in first:
+                self._connection.execute(sql)
             return self.answer(getattr(self, f"do_{word}")(*arguments))
         except Exception as error:
             return self.failed(error)

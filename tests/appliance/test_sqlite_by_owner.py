@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.backends.sqlite3.base import DatabaseWrapper as Direct
 
 from appliance.running.web_user import UNUSED
@@ -177,12 +177,47 @@ def test_transactions_and_savepoints(owned):
     assert count(owned) == 1
 
 
-def test_a_transaction_asks_for_its_begin_and_its_commit_alone(owned):
+def test_a_transaction_within_another_asks_for_its_statements_and_its_commit_alone(owned):
     """Each question waits for another process."""
     before = owned.connection._number
-    with transaction.atomic(using="owned"):
+    with transaction.atomic(using="owned"), transaction.atomic(using="owned"):
         insert(owned, "kept")
-    assert owned.connection._number == before + 3
+    assert owned.connection._number == before + 2
+    assert count(owned) == 1
+
+
+def test_a_transaction_without_a_statement_takes_the_lock_and_gives_it_back(owned):
+    with closing(sqlite3.connect(owned.settings_dict["NAME"], isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OperationalError, match="locked"), transaction.atomic(using="owned"):
+            pass
+    with pytest.raises(RuntimeError), transaction.atomic(using="owned"):
+        raise RuntimeError
+    insert(owned, "now")
+    assert count(owned) == 1
+
+
+def test_a_lock_that_is_not_had_within_two_transactions_ends_both(owned):
+    with closing(sqlite3.connect(owned.settings_dict["NAME"], isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with (
+            pytest.raises(OperationalError, match=r"^database is locked$"),
+            transaction.atomic(using="owned"),
+            transaction.atomic(using="owned"),
+        ):
+            insert(owned, "late")
+    assert not owned.connection.in_transaction
+    insert(owned, "now")
+    assert count(owned) == 1
+
+
+def test_a_statement_that_is_too_long_leaves_the_transaction_as_it_is(owned):
+    with transaction.atomic(using="owned"):
+        with owned.cursor() as cursor, pytest.raises(DatabaseError, match="MiB that one message may have"):
+            cursor.execute("SELECT %s", ["x" * 80_000_000])
+        insert(owned, "kept")
+        assert owned.connection.in_transaction
+    assert count(owned) == 1
 
 
 def test_a_lock_of_another_is_the_error_that_it_is_without_a_helper(owned):

@@ -144,7 +144,7 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         made = planning.launch(person(request), spec, key, owner)
         if isinstance(made, Planned):
             return Response(PlannedAnswer(made).data, status.HTTP_201_CREATED)
-        return self._outcome(made, status.HTTP_201_CREATED)
+        return self._outcome(made, status.HTTP_201_CREATED, coming.ahead_of_a_launch())
 
     @extend_schema(request=ChangeSpec, responses=STEERED)
     def partial_update(self, request: Request, pk: UUID) -> Response:
@@ -233,7 +233,9 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         """
         return Response({"guests": guests.invite(person(request), self.get_object(), request.data)})
 
-    def _outcome(self, command: Command, done: int = status.HTTP_200_OK) -> Response:
+    def _outcome(
+        self, command: Command, done: int = status.HTTP_200_OK, ahead: Sequence[coming.Coming] = ()
+    ) -> Response:
         result = finished(command)
         if isinstance(result, Response):
             return result
@@ -244,8 +246,8 @@ class Containers(RetrieveModelMixin, GenericViewSet[Container]):
         if result.kind in (Command.Kind.LAUNCH, Command.Kind.CHANGE):
             launched = result.kind == Command.Kind.LAUNCH
             said = price(container.movable, container.gpu_count) if launched else ""
-            ahead = coming.said_to(container) if launched else ""
-            message = " ".join(filter(None, (message, said, not_kept(container), ahead)))
+            later = coming.said_to(container, ahead) if launched else ""
+            message = " ".join(filter(None, (message, said, not_kept(container), later)))
         return Response({**_answer().to_representation(container), "message": message}, done)
 
 

@@ -117,7 +117,7 @@ def wait_for(command: Command, timeout: float = 5.0) -> Command:
     while command.done_at is None and (left := deadline - time.monotonic()) > 0:
         async_to_sync(_hear)(outcome_channel(command.pk), min(LOOK_AGAIN, left))
         try:
-            command = Command.objects.select_related("container__owner").get(pk=command.pk)
+            command = Command.objects.select_related("container__owner", "container__node").get(pk=command.pk)
         except DatabaseError as error:
             log.warning("Whether a command is done cannot be read now: %s", error)
             connection.close_if_unusable_or_obsolete()

@@ -6,13 +6,14 @@ process looks. A reservation concerns those on its GPUs that have no room beside
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from web import audit
@@ -22,6 +23,8 @@ from web.services.booked.announcements import GRACE
 from web.services.booked.reservations import people_of
 from web.sizes import format_size
 from web.spec import quotas
+
+log = logging.getLogger(__name__)
 
 LEADS = ((timedelta(hours=1), "In an hour: "), (timedelta(days=1), "In a day: "))  # the shortest first
 NOTIFIED = AllocationEvent.Kind.NOTIFIED
@@ -86,6 +89,15 @@ def coming(now: datetime) -> list[Coming]:
     return [*_announced(now), *_reserved(now)]
 
 
+def ahead_of_a_launch() -> list[Coming]:
+    """The same for a launch that is made, while the scheduler starts it; it stands even if the database is away now."""
+    try:
+        return coming(timezone.now())
+    except DatabaseError as error:
+        log.warning("Nobody can say now what is announced and reserved: %s", error)
+        return []
+
+
 def _announced(now: datetime) -> Iterator[Coming]:
     windows = Announcement.objects.current(now).filter(begins_at__gt=now)
     if not windows.exists():  # asked for at each launch; to read them is a question about all of two nodes
@@ -121,10 +133,10 @@ def _reserved(now: datetime) -> Iterator[Coming]:
             yield Coming(begins, said, None, card.gpu_id, card.gpu.most - together, people)
 
 
-def said_to(container: Container) -> str:
-    """What a person who launches it is told: sentences, or nothing."""
+def said_to(container: Container, ahead: Sequence[Coming] | None = None) -> str:
+    """What a person who launches it is told: sentences, or nothing. `ahead`: what is coming, where it is known."""
     now = timezone.now()
-    return _said(now, _about(container, now))
+    return _said(now, _about(container, now), coming(now) if ahead is None else ahead)
 
 
 def said_before(forecast: Command) -> str:
@@ -135,11 +147,10 @@ def said_before(forecast: Command) -> str:
     gpus = dict.fromkeys(Gpu.objects.filter(uuid__in=named).values_list("pk", flat=True), size)
     now, limit = timezone.now(), asked.get("ttl_seconds")
     ends = None if limit is None else now + timedelta(seconds=limit)
-    return _said(now, About(None, forecast.node_id, gpus, ends, str(asked.get("owner", ""))))
+    return _said(now, About(None, forecast.node_id, gpus, ends, str(asked.get("owner", ""))), coming(now))
 
 
-def _said(now: datetime, each: About) -> str:
-    ahead = coming(now)
+def _said(now: datetime, each: About, ahead: Sequence[Coming]) -> str:
     others = _others(_live(now)) if ahead else {}
     return " ".join(dict.fromkeys(thing.said for thing in ahead if thing.concerns(each, others)))
 
