@@ -6,11 +6,11 @@ In an appliance with the process engine, or with Docker (that of DOCKER_HOST, or
 alone beside the same without the appliance, in turn; a limit; of each kind (shim/gate_programs.py) two at 300/100;
 three, of which one is on one GPU; a hundred random changes, pauses and kills of the scheduler while a third is moved
 ten times. Besides, if they are named: `small`: all-reduces of 4 KiB beside native ones, before anything else is there;
-`hang`: a rank stands still for a while; `abort`: one breaks its communicator off in the middle, again and again;
-`moved-KIND`, after KIND: one that is `movable` is moved ten times, and has the losses of the one that is not.
-Programs wait at a number of steps until it is their part (job_ranks.py). A part for which too little is left of
-`--within` is left out. Writes FOLDER/ranked.json (FOLDER: $OUT) and prints each figure as it comes; exits 1 if
-anything is wrong. `--gpus sim:2x40GiB` tries the script itself.
+`hang`: a rank stands still for a while; `dies`: a rank is killed; `abort`: one breaks its communicator off in the
+middle, again and again; `moved-KIND`, after KIND: one that is `movable` is moved ten times, and has the losses of the
+one that is not. Programs wait at a number of steps until it is their part (job_ranks.py). A part for which too little
+is left of `--within` is left out. Writes FOLDER/ranked.json (FOLDER: $OUT) and prints each figure as it comes; exits 1
+if anything is wrong. `--gpus sim:2x40GiB` tries the script itself.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from scheduler.card.gates import BETWEEN, HOLD, TRIES
+from scheduler.card.processes import LOCK_WITHIN
 from tests.gpu import host_image
 from tests.gpu.job_ranks import EVERY
 from tests.gpu.ranked_jobs import ALSO, LONG, MADE, NEEDS, PAIRS, PARTS, TAKES, Contained, Job
@@ -131,7 +132,7 @@ class Scene:
                 else:
                     {
                         "native": self.native, "limit": self.limit, "three": self.three, "random": self.random,
-                        "hang": self.hang, "abort": self.abort,
+                        "hang": self.hang, "dies": self.dies, "abort": self.abort,
                     }[part]()  # fmt: skip
             later = {name for each in parts[number + 1 :] for name in NEEDS[each]}
             with self.guarded(f"the end of {part}"):
@@ -147,13 +148,14 @@ class Scene:
         self.launch("small")
         with self.outside("small"):
             self.begin("small")
-            self.beside("small", self.jobs["small"], 900, 24)
+            self.beside("small", self.jobs["small"], 150, 100)
         self.end("small")
 
     @contextlib.contextmanager
     def outside(self, kind: str) -> Iterator[None]:
         job = self.native_job = Job(self.folder, kind, f"native-{kind}", self.sim)
-        process = subprocess.Popen(job.words, env=os.environ | job.environment, start_new_session=True)
+        its = {"CUDA_VISIBLE_DEVICES": ",".join(self.cards)} if self.cards else {}
+        process = subprocess.Popen(job.words, env=os.environ | job.environment | its, start_new_session=True)
         try:
             until(lambda: len(job.lines()) > 2, BEGINS)
             yield
@@ -173,10 +175,13 @@ class Scene:
             took.append((seconds[job.name], seconds[native.name]))
             ratios.append(round(took[-1][1] / took[-1][0], 4))
         ours, its = (statistics.median(each) for each in zip(*took, strict=True))
+        between = quotients(took)
         self.check(
             f"{kind} alone, of native: median of pairs", statistics.median(ratios), statistics.median(ratios) >= 0.998
         )
-        self.check(f"{kind} alone, of native: medians", round(its / ours, 4))
+        self.check(
+            f"{kind} alone, of native: medians, and 95 % of what they could be", [round(its / ours, 4), *between]
+        )
         self.check(f"{kind} alone, of native: all", sorted(ratios))
         self.alone[job.name] = (count - EVERY) / ours
 
@@ -311,6 +316,28 @@ class Scene:
             job.goes_on()
         self.equal("hang", one, two)
 
+    def dies(self) -> None:
+        """Rank 1 of the one with less weight is killed: the other goes on, and has its cards alone in the end."""
+        one, two = (self.jobs[name] for name in NEEDS["dies"])
+        one.go()
+        alone = self.rate_alone(one)
+        two.go()
+        before = one.gap(*self.watch(one, two, settle=6, seconds=10))
+        os.kill(next(each["pid"] for each in two.ask("GET")["ranks"] if each["rank"] == 1), signal.SIGKILL)
+        span = self.watch(one, settle=0.5, seconds=HANGS)
+        gap = one.gap(*span)
+        self.check(
+            "dies: longest gap of the other before, meanwhile",
+            [round(before, 2), round(gap, 2)],
+            gap <= before + LOCK_WITHIN + LATE,
+        )
+        self.check("dies: the other's work of one alone", round(one.rate(*span) / alone, 3))
+        self.check("dies: why it takes no turns", two.ask("GET")["no_turns"])
+        two.do("kill")
+        after = one.rate(*self.watch(one, settle=3, seconds=5)) / alone
+        self.check("dies: the other's work once it is killed", round(after, 3), after >= 0.95)
+        self.equal("dies", one, two)
+
     def abort(self) -> None:
         """Of one of them, each communicator is broken off with a collective that only one rank has begun."""
         two, broken = (self.jobs[name] for name in NEEDS["abort"])
@@ -361,6 +388,16 @@ class Scene:
         (self.out / "appliance.log").write_bytes(log.read_bytes()[-400_000:] if log.exists() else b"")
         self.check("wrong at all", list(self.found["wrong"]))
         self.appliance.close()
+
+
+def quotients(took: Sequence[tuple[float, float]], draws: int = 2000) -> list[float]:
+    """Between which 95 % of the quotients of the medians lie, if pairs are drawn from these again and again."""
+    draw = random.Random(7)
+    each = []
+    for _ in range(draws):
+        ours, its = zip(*draw.choices(took, k=len(took)), strict=True)
+        each.append(statistics.median(its) / statistics.median(ours))
+    return [round(sorted(each)[int(part * draws)], 4) for part in (0.025, 0.975)]
 
 
 def main() -> int:

@@ -24,13 +24,13 @@ ENVIRONMENT = NO_MULTICAST | {
 }  # fmt: skip
 PAIRS = ["fsdp", "two", "compiled", "pipeline", "jax", "graphs"]
 PARTS = ["native", "limit", "ddp", "three", *PAIRS[:5], "random", "graphs"]
-ALSO = ["small", "hang", "abort", *(f"moved-{kind}" for kind in ("ddp", *PAIRS))]
+ALSO = ["small", "hang", "abort", "dies", *(f"moved-{kind}" for kind in ("ddp", *PAIRS))]
 TAKES = {  # seconds
-    "small": 90, "native": 60, "limit": 30, "ddp": 40, "three": 50, "hang": 50, "abort": 40, "random": 60,
-} | dict.fromkeys(PAIRS, 40) | dict.fromkeys(ALSO[3:], 30)  # fmt: skip
+    "small": 90, "native": 60, "limit": 30, "ddp": 40, "three": 50, "hang": 50, "abort": 40, "dies": 50, "random": 60,
+} | dict.fromkeys(PAIRS, 40) | dict.fromkeys(ALSO[4:], 30)  # fmt: skip
 NEEDS = {
     "native": ["one", "two", "third"], "limit": ["one"], "ddp": ["one", "two"], "hang": ["one", "two"],
-    "three": ["one", "two", "third"], "abort": ["two", "abort"], "random": ["a", "b", "moved"],
+    "three": ["one", "two", "third"], "abort": ["two", "abort"], "dies": ["one", "two"], "random": ["a", "b", "moved"],
     "moved-ddp": ["one", "ddp-moved"],
 } | {kind: [f"{kind}-300", f"{kind}-100"] for kind in PAIRS} | {
     f"moved-{kind}": [f"{kind}-300", f"{kind}-moved"] for kind in PAIRS
