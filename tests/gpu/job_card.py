@@ -1,6 +1,6 @@
 """Holds `GIB` of patterns on one card, and looks at every byte when it is asked.
 
-    job_card.py FOLDER GIB torch|jax|cupy|graphs|sim|init [all] [by=CARD] [works]
+    job_card.py FOLDER GIB torch|jax|cupy|graphs|sim|init [all] [by=CARD] [works] [small]
 
 Each number that somebody writes to FOLDER/ask is answered by a line in FOLDER/said: "NUMBER right", or "NUMBER WRONG";
 "NUMBER look" by what can be seen and used of cards from here. "NUMBER keep" opens its card's node; "NUMBER reach" tells
@@ -8,11 +8,12 @@ what CUDA finds and can use if the path of that node leads to what is open still
 right" as soon as it holds them.
 `graphs`: what it holds is changed by a CUDA graph each time. `all`: it sees every card of the host, and takes its own
 by UUID (NVIDIA_VISIBLE_DEVICES). `by`: it sees its own by this number or UUID alone. `works`: it computes all the time.
-`init`: it has initialised CUDA, and makes its context when it is first asked.
+`init`: it has initialised CUDA, and makes its context when it is first asked. `small`: none of its pages is a huge one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -24,11 +25,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+SET_THP_DISABLE = 41
 folder, gib, kind = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 if "all" in sys.argv:
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 if by := [word.removeprefix("by=") for word in sys.argv if word.startswith("by=")]:
     os.environ["CUDA_VISIBLE_DEVICES"] = by[0]
+if "small" in sys.argv:
+    assert ctypes.CDLL(None).prctl(SET_THP_DISABLE, 1, 0, 0, 0) == 0
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 if cpus := os.environ.get("CPUS", ""):
     os.sched_setaffinity(0, map(int, cpus.split()))

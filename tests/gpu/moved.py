@@ -1,7 +1,7 @@
 """Programs moved between two cards, ten times, every byte looked at: by the bare calls, and by an appliance.
 
-    python -m tests.gpu.moved [--docker] [--gpus SPEC] [--cards INDEX INDEX] [--kinds KIND …] [--sizes GIB …]
-        [--times N] [--bare N] [--seconds S] [--out FOLDER] [PART …]
+    python -m tests.gpu.moved [--docker] [--access WAY] [--gpus SPEC] [--cards INDEX INDEX] [--kinds KIND …]
+        [--sizes GIB …] [--times N] [--bare N] [--seconds S] [--out FOLDER] [PART …]
 
 KIND: torch, jax, cupy, graphs (a CUDA graph's loop). PART:
 - `ways`: the driver's calls alone, with each way to name the cards, of a program that sees all cards, its own by
@@ -12,12 +12,15 @@ KIND: torch, jax, cupy, graphs (a CUDA graph's loop). PART:
 - `fixed`: one that sees its own card by CUDA_VISIBLE_DEVICES, as it comes, by number or by UUID, is moved, or comes
   back where it was.
 - `updated`: what is seen and used of cards after `docker update`.
+- `pages`: the same of each kind and size in two containers in turn, of which one can have no huge pages: what those of
+  the shim are worth.
 - `kept`: a program keeps a descriptor of its card's node over a move, and CUDA is made to take it. What that reaches is
   told, and is not right or wrong.
 - `drain`: a card is drained while six work on it.
 
 `--docker`: containers of the engine that DOCKER_HOST names, or else of a dockerd that it starts; without it: local
-processes. What there is too little time for is left out. Writes FOLDER/moved.json (FOLDER: $OUT), prints each figure as
+processes. `--access`: how cards come into containers, raw or cdi (with a specification that is made for it). What there
+is too little time for is left out. Writes FOLDER/moved.json (FOLDER: $OUT), prints each figure as
 it comes, exits 1 if anything is wrong. `--gpus sim:2x8GiB` tries it on simulated cards.
 """
 
@@ -41,11 +44,13 @@ from typing import Any
 import docker
 import httpx
 
+from scheduler.engines.docker import gpu_access
 from scheduler.engines.docker.gpu_access import node_of
 from tests.gpu import host_image
 from tests.gpu.bare_calls import Calls, Found, median
 from tests.gpu.shim import NO_MULTICAST
 from tests.support.appliance import ROOT, Appliance, until
+from tests.support.dockerd import FLAGS
 
 GIB = 1 << 30
 MORE = 3  # GiB that a container may hold besides
@@ -53,6 +58,8 @@ LONG = 180.0
 JOB = ROOT / "tests/gpu/job_card.py"
 KINDS, PARTS = ["torch", "jax", "cupy", "graphs"], ["appliance", "drain", "fixed"]
 SIX = 6
+SIZES: dict[str, tuple[str, ...]] = {"huge": (), "small": ("small",)}  # of pages
+FASTER = 1.4
 BOTH_FIT = 16  # GiB: with what is larger, a card has no room for one in the appliance and one outside at once
 SLOWER = 1.15  # times what the bare calls take
 SLOWEST, BEGINS = 0.35, 20.0  # seconds out and in, of a GiB and of a start: to see what there is time for
@@ -113,6 +120,18 @@ def give_node(pid: int, path: str) -> None:
     script = ROOT / "scheduler/engines/docker/launching/card_nodes.py"
     subprocess.run(["nsenter", "-t", str(pid), "-m", "mount", "-o", "remount,rw", "/dev"], check=True)
     subprocess.run([sys.executable, "-I", "-S", str(script), str(pid), "give", path], check=True)
+
+
+def with_cdi(folder: Path) -> None:
+    """Every card by a specification of its own, for the engine that is started next."""
+    folder.mkdir()
+    raw = gpu_access.raw()
+    cards = [{"name": gpu, "containerEdits": {"deviceNodes": [{"path": path}]}} for gpu, path in raw.nodes.items()]
+    searched = sorted({str(Path(path).parent) for path in raw.libraries.values()})
+    edits = {"deviceNodes": [{"path": path} for path in raw.control], "env": [f"LD_LIBRARY_PATH={':'.join(searched)}"]}
+    told = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": cards, "containerEdits": edits}
+    (folder / "nvidia.json").write_text(json.dumps(told))
+    os.environ[FLAGS] = f"{os.environ.get(FLAGS, '')} --cdi-spec-dir={folder}"
 
 
 class Bare:
@@ -191,8 +210,10 @@ class Scene:
     def __init__(self, options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         self.options, self.sim = options, options.gpus.startswith("sim")
         self.found = Found(options.out / "moved.json", options.seconds)
+        if options.access == "cdi":
+            with_cdi(folder / "cdi")
         self.within = host_image.engine(stack) if options.docker else None
-        more = self.within.settings if self.within else {}
+        more = (self.within.settings if self.within else {}) | {"GPUSHARE_GPU_ACCESS": options.access}
         self.appliance = Appliance(
             folder / "home", options.gpus, GPUSHARE_GIVE_WAY="off", GPUSHARE_MOVE_SHARE="0", **more
         )  # fmt: skip
@@ -204,7 +225,13 @@ class Scene:
         self.outside.pop("CUDA_VISIBLE_DEVICES", None)
 
     def run(self, parts: Sequence[str]) -> None:
-        steps = {"ways": self.ways, "fixed": self.fixed, "updated": self.updated, "kept": self.kept}
+        steps = {
+            "ways": self.ways,
+            "fixed": self.fixed,
+            "updated": self.updated,
+            "kept": self.kept,
+            "pages": self.pages,
+        }
         for part in [part for part in steps if part in parts]:
             self.guarded(part, steps[part])
         for number, gib in enumerate(self.options.sizes):
@@ -256,7 +283,8 @@ class Scene:
     def moved(self, kind: str, gib: float) -> None:
         times, bare_times = self.options.times, 0 if self.sim else self.options.bare
         needs = BEGINS + (times + bare_times) * (0.5 + gib * SLOWEST * 2)
-        if not self.found.has_time(name := f"{kind}, {gib:g} GiB", needs):
+        least = BEGINS + (min(times, 2) + min(bare_times, 1)) * (0.5 + gib * SLOWEST * 2)
+        if not self.found.has_time(name := f"{kind}, {gib:g} GiB", least):
             return
         with ExitStack() as stack:
             bare = Bare(self, kind, gib, stack) if bare_times else None
@@ -268,6 +296,8 @@ class Scene:
             right, said = job.answers(0) == "right", set()
             self.inside(f"{name}, before", job)
             for number in range(times):
+                if number > 1 and self.found.left < 2 * needs / (times + bare_times):
+                    break
                 if bare and gib <= BOTH_FIT and number < bare_times:
                     bare.move()
                 there = self.two[1 - number % 2]
@@ -324,6 +354,27 @@ class Scene:
         self.found.say("updated: moved, right", [status, message, right], status == 200 and right)
         job.end()
 
+    def pages(self) -> None:
+        """Out with the shim's huge pages and without, in turn."""
+        for gib, kind in itertools.product(self.options.sizes, self.options.kinds):
+            jobs = [
+                Contained(self, f"pages-{at}", gib, kind, self.two[0], *more) for at, more in enumerate(SIZES.values())
+            ]
+            right = all(job.answers(0) == "right" for job in jobs)
+            for number in range(self.options.times):
+                for job in jobs[:: 1 if number % 2 else -1]:
+                    right &= job.move(self.two[1 - number % 2])[0] == 200 and job.is_right()
+            took = {
+                name: [job.took("swapped_out"), job.took("swapped_in")] for name, job in zip(SIZES, jobs, strict=True)
+            }
+            self.found.say(f"{kind}, {gib:g} GiB, by size of pages: each", took, right)
+            out, back = ([median(its[way]) for its in took.values()] for way in (0, 1))
+            faster = round(out[1] / max(out[0], 0.01), 2)
+            told = {"out": out, "in": back, "out is faster": faster}
+            self.found.say(f"{kind}, {gib:g} GiB, huge pages and small ones", told, faster >= FASTER or self.sim)
+            for job in jobs:
+                job.end()
+
     def kept(self) -> None:
         if self.sim or not self.within:
             return
@@ -341,15 +392,16 @@ class Scene:
 
     def drain(self) -> None:
         one, two = self.two
-        if not self.found.has_time("drain", 120):
+        if not self.found.has_time("drain", 60):
             return
         kinds, gib = itertools.cycle(self.options.kinds), self.options.sizes[0]
         jobs = [Contained(self, f"d{at}", gib, next(kinds), one, "works") for at in range(SIX)]
         for job in jobs:
             job.answers(0)
-        self.appliance.api("POST", f"gpus/{one}/drain/", {"note": "a trial"})
+        for card in [card for card in self.cards if card != two]:
+            self.appliance.api("POST", f"gpus/{card}/drain/", {"note": "a trial"})
         begun = time.monotonic()
-        until(lambda: all(job.card() == two for job in jobs) or any(job.ended() for job in jobs), LONG)
+        until(lambda: all(job.card() == two for job in jobs) or any(job.ended() for job in jobs), LONG / 2)
         took = round(time.monotonic() - begun, 1)
         self.found.say(f"a drained card is left by {SIX} that work after", f"{took} s")
         found = [job.is_right() for job in jobs]
@@ -358,13 +410,15 @@ class Scene:
         self.found.say("who was on it is", sorted(states), states == {"running"})
         for job in jobs:
             job.end()
-        self.appliance.api("POST", f"gpus/{one}/undrain/", {})
+        for card in [card for card in self.cards if card != two]:
+            self.appliance.api("POST", f"gpus/{card}/undrain/", {})
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--docker", action="store_true")
+    parser.add_argument("--access", default="auto", choices=["auto", "raw", "cdi"])
     parser.add_argument("--gpus", default="nvidia")
     parser.add_argument("--cards", type=int, nargs=2, default=[0, 1], help="which of the host's")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
