@@ -1,28 +1,35 @@
-"""Two people who compute on one card, one with many containers: what each gets. Needs no Docker: local processes.
+"""Two people who compute on one card, one with many containers: what each gets.
 
-    python -m tests.gpu.people FOLDER [--many 10] [--seconds 300] [--kind gemm] [--gpus nvidia]
+    python -m tests.gpu.people FOLDER [--many 10] [--seconds 600] [--until S] [--kind gemm] [--gpus nvidia] [--card N]
+        [--docker]
 
-FOLDER keeps what is made. `--gpus sim:1x16GiB --kind simulated` tries the script without a GPU. Prints each person's
-part of the work that was done in each half minute (of the simulated card: of its time), and what the appliance says.
+FOLDER keeps what is made. Without `--docker` (the engine that DOCKER_HOST names, or else a dockerd that it starts) they
+are local processes. `--until`: seconds after which all of it has ended. `--gpus sim:1x16GiB --kind simulated` tries the
+script without a GPU. Prints each person's part of the work that was done in each half minute (of the simulated card: of
+its time), and what the appliance says.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.gpu import host_image
 from tests.gpu.conftest import HERE, ROOT, Appliance
 from tests.gpu.turned import LONG, Job, measured, share_by
 
 GIB = 1 << 30
 PASSWORD = "two people on one card"
 WINDOW = 30.0  # seconds
+ENDS = 20.0  # seconds in which all of them are killed
 SETTLE = 30.0  # until NVML has named each of them
 
 
@@ -37,9 +44,10 @@ class Person:
         )
         self.headers = {"Authorization": f"Token {answer.raise_for_status().json()['key']}"}
         self.jobs: list[Local] = []
+        self.within: host_image.Docker | None = None
 
-    def launch(self, kind: str, folder: Path) -> None:
-        self.jobs.append(Local(self, kind, folder, f"{self.name}-{len(self.jobs)}"))
+    def launch(self, kind: str, folder: Path, card: str) -> None:
+        self.jobs.append(Local(self, kind, folder, f"{self.name}-{len(self.jobs)}", card))
 
     def units(self, begin: float, end: float) -> float:
         return sum(job.rate(begin, end) for job in self.jobs)
@@ -49,18 +57,24 @@ class Person:
 
 
 class Local(Job):
-    """A local process in place of a container."""
+    """A local process in place of a container, if there is no engine."""
 
-    def __init__(self, person: Person, kind: str, folder: Path, name: str) -> None:
+    def __init__(self, person: Person, kind: str, folder: Path, name: str, card: str) -> None:
         super().__init__(kind, folder, name)
         words = [sys.executable, *self.words(str(HERE))]
+        fields: dict[str, Any] = {"image": "local"}
+        if within := person.within:
+            words[0] = host_image.PYTHON
+            volumes = [*within.volumes, f"{folder}:{folder}"]
+            environment = {"PYTHONPATH": host_image.PATHS, "USER": "root", "HOME": "/tmp"}
+            fields = {"image": within.image, "volumes": volumes, "env": environment}
         if kind == "simulated":
             words = [str(ROOT / ".build/workload"), *["--bytes", "64MiB", "--check", "1MiB", "--compute", "3600"]]
             (folder / f"{name}.ready").touch()
         quota = GIB if kind == "simulated" else 3 * GIB
         answer = person.appliance.client.post(
             "/api/v1/containers/", headers=person.headers,
-            json={"name": name, "image": "local", "command": words, "gpu_memory": quota},
+            json={"name": name, "command": words, "gpu_memory": quota, "gpus": [card], **fields},
         )  # fmt: skip
         assert answer.is_success, answer.text
         self.id = str(answer.json()["id"])
@@ -70,26 +84,37 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--many", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--until", type=float, default=float("inf"))
     parser.add_argument("--kind", default="gemm")
     parser.add_argument("--gpus", default="nvidia")
+    parser.add_argument("--card", type=int, default=0, help="which of the host's")
+    parser.add_argument("--docker", action="store_true")
     its = parser.parse_args(arguments)
+    its.ends = time.monotonic() + its.until - ENDS
     its.folder.mkdir(parents=True)
-    appliance = Appliance(
-        its.folder / "home", its.gpus, its.folder / "appliance.log", GPUSHARE_ENGINE="process",
-        GPUSHARE_COMPUTE="turns", GPUSHARE_GIVE_WAY="off",
-    )  # fmt: skip
-    appliance.start()
-    try:
+    with ExitStack() as stack:
+        within = host_image.engine(stack) if its.docker else None
+        folder = Path(tempfile.mkdtemp()) if within else its.folder  # of which there may be volumes
+        folder.chmod(0o777)
+        more = within.settings if within else {"GPUSHARE_ENGINE": "process"}
+        appliance = Appliance(
+            its.folder / "home", its.gpus, its.folder / "appliance.log", GPUSHARE_COMPUTE="turns",
+            GPUSHARE_GIVE_WAY="off", **more,
+        )  # fmt: skip
+        appliance.start()
+        stack.callback(appliance.stop)
         people = [Person(appliance, "ada"), Person(appliance, "bob")]
-        for _ in range(its.many):
-            people[0].launch(its.kind, its.folder)
-        people[1].launch(its.kind, its.folder)
-        play(appliance, people, its)
-        for job in [job for person in people for job in person.jobs]:
-            appliance.command(job.id, "kill", grace=0)
-    finally:
-        appliance.stop()
+        card = appliance.client.get("/api/v1/gpus/").json()["results"][its.card]["uuid"]
+        for number, person in enumerate(people):
+            person.within = within
+            for _ in range(its.many if number == 0 else 1):
+                person.launch(its.kind, folder, card)
+        try:
+            play(appliance, people, its)
+        finally:
+            for job in [job for person in people for job in person.jobs]:
+                appliance.command(job.id, "kill", grace=0)
 
 
 def play(appliance: Appliance, people: list[Person], its: Any) -> None:
@@ -105,7 +130,7 @@ def play(appliance: Appliance, people: list[Person], its: Any) -> None:
         job.go()
     time.sleep(SETTLE)
     first, worst = time.time(), 0.0
-    while time.time() - first < its.seconds:
+    while time.time() - first < its.seconds and time.monotonic() + WINDOW < its.ends:
         begin, before = time.time(), [person.told("had") for person in people]
         time.sleep(WINDOW)
         end = time.time() - 0.5
