@@ -57,14 +57,14 @@ def ranked(name: str, least: float, most: float, parts: str) -> Part:
 
 KINDS = "--kinds torch jax cupy graphs"
 MOVES = [
-    moved("host", 40, 60, "appliance --kinds torch --sizes 1 --times 2 --bare 1"),
-    moved("pages", 50, 110, "pages --kinds torch --sizes 8 --times 5"),
+    moved("host", 40, 100, "appliance --kinds torch --sizes 1 --times 2 --bare 1"),
+    moved("pages", 50, 150, "pages --kinds torch --sizes 8 --times 5"),
     moved("moved-1", 60, 200, f"appliance {KINDS} --sizes 1 --times 10 --bare 3"),
     moved("moved-8", 80, 300, f"appliance {KINDS} --sizes 8 --times 10 --bare 3"),
     moved("drain", 75, 110, f"drain {KINDS} --sizes 1"),
-    moved("fixed", 40, 70, "fixed --kinds torch --sizes 1"),
-    moved("updated-raw", 25, 45, "updated --access raw --kinds torch"),
-    moved("updated-cdi", 25, 45, "updated --access cdi --kinds torch"),
+    moved("fixed", 40, 100, "fixed --kinds torch --sizes 1"),
+    moved("updated-raw", 30, 70, "updated --access raw --kinds torch"),
+    moved("updated-cdi", 30, 70, "updated --access cdi --kinds torch"),
     moved("moved-30-some", 90, 330, f"appliance {KINDS} --sizes 30 --times 3 --bare 1"),
     moved("moved-30-torch", 90, 200, "appliance --kinds torch --sizes 30 --times 7 --bare 1"),
     moved("moved-30-jax", 90, 200, "appliance --kinds jax --sizes 30 --times 7 --bare 1"),
@@ -80,6 +80,7 @@ RANKS = [
     ranked("moved-ddp", 60, 130, "moved-ddp"),
     ranked("small", 60, 110, "small"),
     ranked("ddp-hang", 80, 120, "ddp hang"),
+    Part("woken", 60, 150, "tests.gpu.woken --docker --card {card} --seconds {seconds}"),
     Part("people", 150, 700, "tests.gpu.people {out}/made --docker --card {card} --until {seconds}"),
     Part("costs-2", 30, 75, "tests.gpu.shim.gate --out {out} costs"),
     ranked("small-2", 60, 110, "small"),
@@ -87,7 +88,7 @@ RANKS = [
 # On two cards, one after the other: what was never recorded first.
 TURNS = (
     "host costs pages pairs moved-1 random moved-8 harm moved-ddp drain updated-cdi updated-raw fixed small"
-    " moved-30-some ways moved-30-torch moved-30-jax moved-30-cupy moved-30-graphs costs-2 small-2"
+    " moved-30-some ways moved-30-torch moved-30-jax moved-30-cupy moved-30-graphs woken costs-2 small-2"
 )
 
 
