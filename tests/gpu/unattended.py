@@ -223,7 +223,7 @@ def main() -> int:
             for part in parts:
                 print(part.most, " ".join(part.command(cards, options.gpus, Path("OUT"), part.most)[2:]))
         return 0
-    host = f"{told}\n{os.uname().release}, Python {sys.version.split()[0]}, {len(cpus)} processors, {os.environ}\n"
+    host = f"{told}\n{os.uname().release}, Python {sys.version.split()[0]}, {len(cpus)} processors\n"
     (options.folder / "machine").write_text(host)
     run.tell(f"begins with {count} cards")
     playing = [
