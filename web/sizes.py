@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE | re.ASCII)
@@ -69,6 +70,18 @@ def format_size(size: int) -> str:
 def whole(value: float) -> int:
     """Halves up, as JavaScript's Math.round and the templates' floatformat have it."""
     return int(Decimal(value).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+def percents(parts: Sequence[float]) -> list[int]:
+    """What each is of their sum, in whole percent that add up to 100: what rounding down leaves over goes, one each, to
+    those that lost the most by it. All 0 if there is no sum.
+    """
+    exact = [100 * part / total for part in parts] if (total := sum(parts)) else [0.0 for _ in parts]
+    found = [int(each) for each in exact]
+    lost = sorted(range(len(parts)), key=lambda place: found[place] - exact[place])
+    for place in lost[: whole(sum(exact)) - sum(found)]:
+        found[place] += 1
+    return found
 
 
 def tenths(value: float) -> str:

@@ -7,6 +7,7 @@ import csv
 import io
 import itertools
 import random
+import re
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.people import make_user, signed_in
 from web.history import reports
 from web.history.reports import report
 from web.models import Container, Node, UsageSample
+from web.notifying import monthly
 from web.pages import reporting
 from web.services import nodes
 
@@ -273,6 +275,18 @@ def test_a_range_or_a_grouping_that_makes_no_sense_is_refused(client, query, fie
 def test_a_time_without_events_is_an_empty_report(client):
     body = client.get(URL, {"from": "2020-01-01", "to": "2020-01-02"}).json()
     assert (body["rows"], body["total"]["vram_gib_hours"]) == ([], 0.0)
+
+
+def test_shares_that_stand_together_add_up_to_100_percent(ada, gpu):
+    """Six sixths would be 17 % each."""
+    for name in ("ada", "ben", "cy", "di", "ed", "flo"):
+        owner = ada if name == "ada" else make_user(name)
+        append(made(make_container(owner, f"{name}-a", gpu)), T0, EventKind.ACCEPTED, gpu, used_after=GIB)
+    told = [17, 17, 17, 17, 16, 16]
+    page = signed_in(ada).get("/reports/", {"from": "2026-11-20", "to": "2026-11-20"}).content.decode()
+    assert [int(each) for each in re.findall(r'data-label="Share">(\d+) %', page)] == told
+    letter = monthly.letter(T0 - HOUR, T0 + HOUR, [])
+    assert [int(each) for each in re.findall(r"(\d+) %", letter.body.split("\n\n")[0])] == told
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.sizes import CASES
-from web.sizes import exact_size, format_size, parse_size
+from web.sizes import exact_size, format_size, parse_size, percents
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,10 @@ def test_too_little_with_a_unit_is_only_refused(text):
 
 def test_the_least_itself_is_enough():
     assert parse_size("1m", 2**20) == 2**20
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=40))
+def test_percents_of_a_whole_are_100_together_and_each_less_than_one_off(parts):
+    found, total = percents(parts), sum(parts)
+    assert sum(found) == (100 if total else 0)
+    assert all(abs(each - 100 * part / total) < 1 for each, part in zip(found, parts, strict=True) if total)

@@ -25,6 +25,7 @@ from web.history.samples import samples_within
 from web.history.spans import Held, Rejected, Waited, spans
 from web.models import AllocationEvent, Container, large
 from web.people.roles import Role
+from web.sizes import percents
 
 HOUR = 3600.0
 GIB_HOUR = 2**30 * 3600 * 10**6  # in byte-microseconds
@@ -99,6 +100,12 @@ class Report:
     group_by: str
     rows: list[Row]
     total: Row
+
+    def shares(self) -> list[tuple[dict[str, Any], int]]:
+        """Each row with what it is of all VRAM-hours, in percent: together 100."""
+        return list(zip(
+            [row.as_dict() for row in self.rows], percents([row.byte_microseconds for row in self.rows]), strict=True
+        ))  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -43,13 +43,10 @@ def letter(start: datetime, end: datetime, addresses: list[str]) -> EmailMessage
 
 
 def _table(title: str, found: reports.Report) -> str:
-    rows = [row.as_dict() for row in found.rows]
-    whole = sum(row["vram_gib_hours"] for row in rows)
     lines = [f"{title:<32} {'GiB hours':>12} {'share':>6} {'GPU hours':>10} {'containers':>10}"]
-    for row in rows:
-        share = f"{100 * row['vram_gib_hours'] / whole:.0f} %" if whole else "-"
+    for row, share in found.shares():
         computed = "-" if row["gpu_hours"] is None else f"{row['gpu_hours']:.1f}"
         lines.append(
-            f"{row['group'][:32]:<32} {row['vram_gib_hours']:>12.1f} {share:>6} {computed:>10} {row['containers']:>10}"
+            f"{row['group'][:32]:<32} {row['vram_gib_hours']:>12.1f} {share:>4} % {computed:>10} {row['containers']:>10}"
         )
-    return "\n".join(lines if rows else [*lines, "No GPU was used."])
+    return "\n".join(lines if found.rows else [*lines, "No GPU was used."])

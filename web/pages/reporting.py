@@ -54,12 +54,10 @@ def page(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         name = f"gpushare-{group_by}-{first}-{last}.csv"
         response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
         return response
-    rows = [row.as_dict() for row in found.rows]
+    rows = [row | {"share": share} for row, share in found.shares()]
     most = max((row["vram_gib_hours"] for row in rows), default=0)
-    whole = sum(row["vram_gib_hours"] for row in rows)
     for row in rows:
-        row["share"] = 100 * row["vram_gib_hours"] / most if most else 0
-        row["part"] = 100 * row["vram_gib_hours"] / whole if whole else 0
+        row["bar"] = 100 * row["vram_gib_hours"] / most if most else 0
     priced = found.total.as_dict()["cost"] > 0
     context |= {"rows": rows, "total": found.total.as_dict(), "priced": priced}
     context["transfers"] = reports.transfers(start, end, owner)
