@@ -79,8 +79,8 @@ async def test_a_fault_takes_it_out_and_admins_and_owners_are_told(two: InProces
     entry = await query(AuditEntry.objects.get, action="drain-gpu")
     assert (entry.actor, entry.subject, entry.detail["reason"]) == ("gpushare", found.uuid, found.drain_reason)
     told = await query(lambda: [each for each in items() if each.kind is Kind.DRAINED])
-    assert [each.person for each in told] == ["", "ada"]
-    assert all(found.drain_reason in each.message for each in told)
+    assert [(each.person, found.drain_reason in each.message) for each in told] == [("", True), ("ada", False)]
+    assert told[1].message.endswith("still runs on GPU 0.")  # beneath the card, whose sentence is said once
     await query(happenings.look, timezone.now())
     notice = await query(Notice.objects.get, container=container)
     assert (notice.kind, found.drain_reason in notice.message) == ("card", True)

@@ -65,7 +65,7 @@ def _past_the_shim() -> Iterator[Item]:
 def _on_drained_cards() -> Iterator[Item]:
     for container, claims in _by_container(_claims().exclude(gpu__drained_at=None)):
         gpu = claims[0].gpu
-        message = f'"{container.name}" runs on GPU {gpu.index}, which is out of service. {gpu.drain_reason}'.strip()
+        message = f'"{container.name}" still runs on GPU {gpu.index}.'  # why that is out of service, its cause says
         because = f"{Kind.DRAINED}:{gpu.uuid}"
         yield about(container, Kind.DRAINED, message, "kill", since=gpu.drained_at, because=because)
 
