@@ -7,10 +7,12 @@ import re
 from itertools import pairwise
 
 from django.contrib.sessions.models import Session
+from django.utils import timezone
 from playwright.sync_api import Page, Route, WebSocketRoute, expect
 
 from tests.support import rows
 from tests.support.site import person
+from web.models import Container
 
 
 class Line:
@@ -67,6 +69,16 @@ def test_deltas_are_numbered_without_a_gap(site, open_as):
     for before, message in pairwise(each for each in line.heard if each["type"] in ("snapshot", "delta")):
         # A page that was slow may have asked for everything again: then they go on from there.
         assert message["type"] == "snapshot" or message["seq"] == before["seq"] + 1
+
+
+def test_a_row_follows_where_no_frames_come_as_in_a_hidden_page(site, open_as):
+    """What would wait for the next frame there is kept, one for each change, for as long as the page is hidden."""
+    made = rows.container("train-7", person("ann"), rows.gpu(), used=0.5)
+    page = open_as("ann", "/login/")
+    page.add_init_script("window.requestAnimationFrame = () => 0")
+    page.goto("/")
+    Container.objects.filter(pk=made.pk).update(paused_at=timezone.now())
+    expect(page.locator(f'tr[data-id="{made.pk}"]')).to_have_attribute("data-state", "paused")
 
 
 def test_a_missed_number_is_noticed_and_everything_is_asked_for_again(site, open_as):

@@ -27,7 +27,7 @@ from web.live import snapshot
 log = logging.getLogger(__name__)
 
 GROUP = "live"
-REST = 0.025  # seconds from one read to the next at the least; one takes half of that with 200 containers
+REST = 0.01  # seconds from one read to the next at the least; the processor has 6 ms of one with 200 containers
 PART = 0.5  # of the time at the most goes into reading, however many containers there are: others want answers too
 REREAD = 1.0  # and at the most, hint or no hint
 ATTEND = 1.0  # between two looks at what needs somebody

@@ -81,7 +81,7 @@ if (rows) {
 
   live.addEventListener("change", ({ detail: { changes, whole } }) => {
     const all = whole || "attention" in changes;
-    requestAnimationFrame(() => patchAll(all ? null : (changes.containers ?? {})));
+    patchAll(all ? null : (changes.containers ?? {})); // at once: in the next frame, and none to come while hidden
     const cameOrWent = Object.entries(changes.containers ?? {}).some(
       ([, change]) => change === null || "created_at" in change,
     );
