@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser import every, full, scenes
+from tests.browser import every, full, lab, scenes
 from tests.browser.screens import OWN, STRANGERS, WIDTHS
 from tests.support.site import person
 
@@ -81,3 +81,17 @@ def test_no_name_is_cut_while_there_is_room_beside_it(site, open_as):
     page.set_viewport_size({"width": 1440, "height": 900})
     for name in names.evaluate_all(cut):
         assert page.get_by_title(name).count(), f"nothing tells the rest of {name}"
+
+
+CUT = """() => [...document.querySelectorAll("main .name a, main .scroll")].filter(
+  (one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML.slice(0, 160))"""
+
+
+@pytest.mark.parametrize("path", ["/queue/", "/people/", "/calendar/"])
+def test_on_a_phone_a_lab_has_no_name_and_no_figure_cut_off(site, open_as, path):
+    lab.a_lab(site.home / "logs")
+    page = open_as("boss", path, size="phone", role="admin")
+    page.locator('#connection[data-state="live"]').wait_for()
+    if path == "/queue/":
+        page.locator("#queue li").nth(29).wait_for()
+    assert (page.evaluate(FAULTS), page.evaluate(CUT)) == ([], [])

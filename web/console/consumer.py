@@ -219,7 +219,7 @@ def admit(scope: dict[str, Any]) -> tuple[User, Container]:
     user, container = asked_for(scope)
     require_steering(user, container, "use the console of")
     if not (container.interactive or container.tty):
-        raise conflict(f'"{container.name}" was launched without "interactive" or "tty".', code="no_console")
+        raise conflict("This container has no console: launched without -i or -t. Use a shell.", code="no_console")
     return user, container
 
 

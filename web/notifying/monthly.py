@@ -46,7 +46,6 @@ def _table(title: str, found: reports.Report) -> str:
     lines = [f"{title:<32} {'GiB hours':>12} {'share':>6} {'GPU hours':>10} {'containers':>10}"]
     for row, share in found.shares():
         computed = "-" if row["gpu_hours"] is None else f"{row['gpu_hours']:.1f}"
-        lines.append(
-            f"{row['group'][:32]:<32} {row['vram_gib_hours']:>12.1f} {share:>4} % {computed:>10} {row['containers']:>10}"
-        )
+        held = f"{row['vram_gib_hours']:>12.1f} {share:>4} %"
+        lines.append(f"{row['group'][:32]:<32} {held} {computed:>10} {row['containers']:>10}")
     return "\n".join(lines if found.rows else [*lines, "No GPU was used."])

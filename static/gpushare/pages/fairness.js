@@ -1,5 +1,5 @@
 // Used of the fair share over time: a line for each person, and one at 1 for what was due.
-import { chart, colour, timeAxis } from "../parts/charts.js";
+import { axis, chart, colour, timeAxis } from "../parts/charts.js";
 import { hue, make, mark } from "../parts/format.js";
 
 const data = document.getElementById("curve-data");
@@ -21,7 +21,7 @@ if (data) {
       legend: { show: false },
       cursor: { y: false },
       scales: { y: { range: (_, __, high) => [0, Math.max(2, (high ?? 0) * 1.05)] } },
-      axes: [timeAxis(), { stroke: colour("--faint"), font: "11px system-ui", ticks: { show: false }, size: 44 }],
+      axes: [timeAxis(), { ...axis(), size: 44 }],
       series: [
         {},
         line("fair share", colour("--faint"), { dash: [6, 4], width: 1, points: { show: false } }),

@@ -15,7 +15,7 @@ const $ = (id) => document.getElementById(id);
 const share = (bytes, total) => `${total ? Math.max(0, Math.round((1e4 * bytes) / total)) / 100 : 0}%`;
 const maySetCompute = "maySetCompute" in $("gpus").dataset;
 const SOMETIMES = new Set(["idle", "reserved", "outside"]); // told where there are some
-const NAMED = 16; // in a legend, the biggest by name; the table has them all
+const NAMED = 16; // in a legend, the biggest by name and first: a few are seen; the table has them all
 
 /**
  * Who holds or was promised something on each of these GPUs, oldest first: their place in the bar does not jump about.
@@ -184,25 +184,18 @@ function showBar(bar, gpu, held, { unexplained, reserved }) {
 }
 
 function showLegend(legend, gpu, held, { idle, unexplained, reserved }) {
-  const biggest = new Set(
-    [...held]
-      .sort((a, b) => b.claim.used - a.claim.used)
-      .slice(0, NAMED)
-      .map(({ id }) => id),
-  );
-  const entries = held
-    .filter(({ id }) => biggest.has(id))
-    .map(({ id, container, claim }) => ({
-      key: id,
-      href: pageOf(id),
-      mark: mark(container.colour),
-      name: container.name,
-      kind: container.state === "swapped" ? "swapped" : "",
-      figures: container.swapped
-        ? t("swapped", { size: size(container.swapped) })
-        : `${size(claim.used)} / ${size(claim.quota)}`,
-    }));
-  const rest = held.filter(({ id }) => !biggest.has(id));
+  const biggest = [...held].sort((a, b) => b.claim.used - a.claim.used);
+  const entries = biggest.slice(0, NAMED).map(({ id, container, claim }) => ({
+    key: id,
+    href: pageOf(id),
+    mark: mark(container.colour),
+    name: container.name,
+    kind: container.state === "swapped" ? "swapped" : "",
+    figures: container.swapped
+      ? t("swapped", { size: size(container.swapped) })
+      : `${size(claim.used)} / ${size(claim.quota)}`,
+  }));
+  const rest = biggest.slice(NAMED);
   if (rest.length)
     entries.push({
       key: "rest",

@@ -61,7 +61,7 @@ export function chart(place, height, options, data) {
   return self;
 }
 
-const axis = () => ({
+export const axis = () => ({
   stroke: colour("--faint"),
   font: "11px system-ui",
   ticks: { show: false },
