@@ -107,7 +107,9 @@ def order(state: State, gpu: str, waiting: Sequence[Request]) -> Iterable[Reques
 def _has_more(state: State, request: Request) -> bool:
     """Whether there is room for it beside what is free for all: a part of it is guaranteed, or kept for its owner."""
     container = state.containers[request.container]
-    return container.guaranteed or request.bytes <= reserved.free(state, request.gpu, container.owner)
+    if container.guaranteed or not state.reserves:
+        return container.guaranteed
+    return request.bytes <= reserved.free(state, request.gpu, container.owner)
 
 
 def _size(state: State, request: Request) -> int:

@@ -32,8 +32,7 @@ class Step:
     """
 
     def __init__(self, state: State) -> None:
-        self.state = state
-        self._queue = state.waiting
+        self.state = self._before = state
         self.effects: list[Effect] = []
         self.touched: set[str] = set()
         self.disturbed = False  # something happened that no decision could have prevented
@@ -67,21 +66,21 @@ class Step:
         if self.disturbed or not self.state.calm:
             self.state = replace(self.state, calm=safety.calm(self.state))
         self._forget_expected()
-        self._expire()
         while True:
+            self._expire()
             touched, self.touched = self.touched, set()
             self._serve(touched)
             self._settle()
             self._decide()
-            self._expire()
             if not self.touched:
                 break
         self._press()
         self._restore()
         self.state = heads.elect(self.state)
-        if self.state.waiting == self._queue:
+        queue = self._before.waiting
+        if self.state.waiting is not queue and self.state.waiting == queue:
             # A call that was granted at once came and went: who looks at the queue need not look again.
-            self.state = replace(self.state, waiting=self._queue)
+            self.state = replace(self.state, waiting=queue)
 
     # ---- calls ----
 
@@ -263,7 +262,7 @@ class Step:
 
     def _settle(self) -> None:
         """All idle headroom is back: whoever is not served now is over quota, refused for shortage, or suspended."""
-        for request in self.state.waiting:
+        for request in self.state.waiting if self._settled else ():
             if (request.session, request.serial) not in self._settled:
                 continue
             if self._over_quota(request, request.bytes):
@@ -303,15 +302,17 @@ class Step:
 
     def _press(self) -> None:
         """Keeps the pressure flags in step with the queue, and asks for the headroom that somebody is waiting for."""
-        containers = self.state.containers
+        containers, known = self.state.containers, self._before.containers
         for request in self.state.waiting:
-            if request.awaiting or request.back:
+            container = containers[request.container]
+            if container is known.get(container.id) or request.awaiting or request.back:
                 continue
-            if not changes.has_room(containers[request.container], request.gpu, request.bytes):
+            if not changes.has_room(container, request.gpu, request.bytes):
                 # Another call of the container was faster, or its quota shrank: over quota, unless headroom is idle.
                 self._judge(request)
         before, now = self.state.pressed, frozenset(safety.linked(self.state, reserved.pressed(self.state)))
-        self.state = replace(self.state, pressed=now)
+        if now != before:
+            self.state = replace(self.state, pressed=now)
         awaited = {gpu for call in self.state.waiting for gpu in call.awaiting}
         awaited |= {gpu for asking in self.state.asking for gpu in asking.awaiting}
         self.effects.extend(Pressure(gpu, True) for gpu in sorted(now - before))
