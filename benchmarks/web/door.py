@@ -57,7 +57,7 @@ def requests(lab: Lab, kept: int = 3000, new: int = 200) -> None:
 
     from web.console.frames import connect_to_port
 
-    inner, _ = connect_to_port(settings.GPUSHARE_HOME, lab.container.pk, lab.port)
+    inner, _ = asyncio.run(connect_to_port(settings.GPUSHARE_HOME, lab.container.pk, lab.port))
     with inner, lab.enter() as outer:
         answered(outer, lab.asks())
         pairs = [(answered(inner, lab.asks()), answered(outer, lab.asks())) for _ in range(kept)]

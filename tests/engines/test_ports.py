@@ -55,7 +55,7 @@ class Opened:
         await self._engine.kill(self._live[str(container)].engine_id)
 
     async def connect(self, container: UUID, port: int) -> tuple[socket.socket, int]:
-        found, told = await asyncio.to_thread(connect_to_port, self.home, container, port)
+        found, told = await connect_to_port(self.home, container, port)
         return found, PORT.unpack(told)[0]
 
     async def refusal(self, container: UUID, port: int) -> Problem:
@@ -121,6 +121,19 @@ async def test_what_listens_in_the_container_is_reached(opened: Opened, address:
     assert await answers(connection)
 
 
+async def test_who_asks_for_a_connection_takes_no_thread_from_others(opened: Opened) -> None:
+    """Each would have to wait for a processor, with all that wants one."""
+    port = a_port()
+    container = await opened.launch("/bin/sh", "-c", SERVE.format(address="127.0.0.1", port=port))
+    (await opened.when_it_listens(container, port))[0].close()
+    none = ThreadPoolExecutor(1)
+    none.shutdown()
+    asyncio.get_running_loop()._default_executor = none  # type: ignore[attr-defined]
+    connection, _ = await opened.connect(container, port)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    assert await answers(connection)
+
+
 async def test_without_a_number_it_is_the_only_one_and_of_several_all_are_named(opened: Opened) -> None:
     one, two = sorted((a_port(), a_port()))
     first, second = (SERVE.format(address="127.0.0.1", port=port) for port in (one, two))
@@ -165,10 +178,10 @@ async def test_a_listener_that_takes_no_connection_holds_up_no_thread(
     fillers = [socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(8)]
     for each in fillers:
         each.connect_ex(("127.0.0.1", port))
-    with ThreadPoolExecutor(1) as clients:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        held = loop.run_in_executor(clients, connect_to_port, opened.home, container, port)
+    with ThreadPoolExecutor(1) as entering, monkeypatch.context() as patched:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        patched.setattr(ports, "_entering", entering)
+        held = asyncio.create_task(connect_to_port(opened.home, container, port))
         await eventually(lambda: opened.consoles._tasks)
         with socket_path(opened.home) as path:
             line = Line(*await asyncio.open_unix_connection(path))

@@ -8,7 +8,6 @@ import contextlib
 import json
 import socket
 import struct
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -347,15 +346,15 @@ async def test_the_scheduler_is_asked_for_two_connections_to_one_container_at_a_
     """Its loop has decisions to make; and a container that takes no connection holds up no other's."""
     cookie = await lab.enter(lab.owner)
     asked, going, most = list[UUID](), set[object](), list[int]()
-    answered = threading.Event()
+    answered = asyncio.Event()
 
-    def connect(home: Path, container: UUID, port: int) -> Any:
+    async def connect(home: Path, container: UUID, port: int) -> Any:
         asked.append(container)
         going.add(one := object())
         most.append(len(going))
-        answered.wait(PATIENCE)
+        await answered.wait()
         going.remove(one)
-        return connect_to_port(home, container, port)
+        return await connect_to_port(home, container, port)
 
     monkeypatch.setattr(ports, "connect_to_port", connect)
     asking = [asyncio.create_task(lab.ask("/", cookie, **OWN)) for _ in range(8)]

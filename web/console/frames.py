@@ -194,15 +194,30 @@ def connecting(container: UUID, port: int) -> Frame:
     return FrameKind.CONNECT, json.dumps({"container": str(container), "port": port}).encode()
 
 
-def connect_to_port(home: Path, container: UUID, port: int) -> tuple[socket.socket, bytes]:
-    """Of a container of this host, and which port it is (PORT). Blocking. Raises Problem."""
-    with _dial_now(home) as scheduler:
-        return ask_for_socket(scheduler, connecting(container, port))
+async def connect_to_port(home: Path, container: UUID, port: int) -> tuple[socket.socket, bytes]:
+    """Of a container of this host, and which port it is (PORT). No thread is asked, which would have to wait for a
+    processor first. Raises Problem."""
+    loop, answered = asyncio.get_running_loop(), asyncio.Event()
+    with _dial_now(home, 0) as scheduler:
+        _say(scheduler, connecting(container, port))
+        loop.add_reader(scheduler, answered.set)
+        try:
+            async with asyncio.timeout(ANSWERS_WITHIN):
+                await answered.wait()
+            payload, descriptors = _answer(scheduler)
+        except TimeoutError:
+            raise Problem("scheduler_away", SILENT, 503) from None
+        finally:
+            loop.remove_reader(scheduler)
+    if not descriptors:
+        raise AWAY
+    return socket.socket(fileno=descriptors[0]), payload
 
 
-def _dial_now(home: Path) -> socket.socket:
+def _dial_now(home: Path, within: float) -> socket.socket:
     """Raises Problem."""
     scheduler = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    scheduler.settimeout(within)
     try:
         with socket_path(home) as path:
             scheduler.connect(path)
@@ -241,18 +256,10 @@ def ask_now(connection: socket.socket, asked: Frame) -> bytes:
     return payload
 
 
-def ask_for_socket(connection: socket.socket, asked: Frame) -> tuple[socket.socket, bytes]:
-    """The connected socket that comes with OPEN, and what that says. For threads that may wait. Raises Problem."""
-    payload, descriptors = _answer_now(connection, asked)
-    if not descriptors:
-        raise AWAY
-    return socket.socket(fileno=descriptors[0]), payload
-
-
 def start_with_streams(home: Path, asked: Frame) -> tuple[socket.socket, list[int]]:
     """A program with `streams` on this host: the connection that ends it, and its streams (`Executed.take`). Blocking.
     Raises Problem."""
-    scheduler = _dial_now(home)
+    scheduler = _dial_now(home, ANSWERS_WITHIN)
     _, descriptors = _answer_now(scheduler, asked)
     return scheduler, descriptors
 
@@ -265,25 +272,36 @@ def send_sockets(line: Line, descriptors: Sequence[int], payload: bytes) -> None
 
 
 def _answer_now(connection: socket.socket, asked: Frame) -> tuple[bytes, list[int]]:
-    """What OPEN says, and the descriptors that come with it. Closes the connection if it is refused. Raises Problem."""
-    kind, payload = asked
     connection.settimeout(ANSWERS_WITHIN)
+    _say(connection, asked)
+    answer = _answer(connection)
+    connection.settimeout(None)
+    return answer
+
+
+def _say(connection: socket.socket, asked: Frame) -> None:
+    """If the other side has hung up, its answer tells."""
+    kind, payload = asked
+    with contextlib.suppress(OSError):
+        connection.sendall(_HEAD.pack(kind, len(payload)) + payload)
+
+
+def _answer(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """What OPEN says, and the descriptors that come with it. Closes the connection if it is refused. Raises Problem."""
     descriptors: list[int] = []
     try:
-        connection.sendall(_HEAD.pack(kind, len(payload)) + payload)
         head, descriptors, _, _ = socket.recv_fds(connection, _HEAD.size, STREAMS, socket.MSG_CMSG_CLOEXEC)
-        kind_, length = _HEAD.unpack(head + _exactly(connection, _HEAD.size - len(head)))
+        kind, length = _HEAD.unpack(head + _exactly(connection, _HEAD.size - len(head)))
         if length > PAYLOAD_LIMIT:
             raise BadFrame("of a wrong length")
         payload = _exactly(connection, length)
-        _require_open(_checked(kind_, payload))
+        _require_open(_checked(kind, payload))
     except (OSError, ValueError):  # TimeoutError is one, and BadFrame
         connection.close()
         raise Problem("scheduler_away", SILENT, 503) from None
     except Problem:
         connection.close()
         raise
-    connection.settimeout(None)
     return payload, descriptors
 
 

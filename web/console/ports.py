@@ -18,7 +18,6 @@ from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
 from django.contrib.auth.models import User
 
@@ -28,7 +27,7 @@ from web.console.frames import AWAY, HIGHEST_PORT, PORT, WAKING, ask_now, connec
 from web.errors import Problem, invalid
 from web.models import Container, RelayOrder
 from web.people.roles import require_opening
-from web.relay.reaching import elsewhere, reach
+from web.relay.reaching import found_elsewhere, reach
 
 CHUNK = 64 << 10  # bytes of a message
 LOOK_AGAIN = 0.25  # seconds until it is asked again whether a container's memory is back
@@ -106,10 +105,10 @@ async def reached(container: Container, port: int) -> tuple[socket.socket, int]:
 
 
 async def _reached_now(container: Container, port: int) -> tuple[socket.socket, int]:
-    node = await database_sync_to_async(elsewhere)(container)
+    node = await found_elsewhere(container)
     if node is None:
         async with _connecting.setdefault(container.pk, asyncio.Semaphore(AT_ONCE)):
-            connection, told = await asyncio.to_thread(connect_to_port, settings.GPUSHARE_HOME, container.pk, port)
+            connection, told = await connect_to_port(settings.GPUSHARE_HOME, container.pk, port)
     else:
         connection = await reach(node, container, RelayOrder.Kind.PORT)
         told = await asyncio.to_thread(ask_now, connection, connecting(container.pk, port))

@@ -23,7 +23,7 @@ from web.console.frames import PAYLOAD_LIMIT, BadFrame, Frame, FrameKind, Line, 
 from web.errors import Problem
 from web.models import Container, RelayOrder
 from web.people import visitor
-from web.relay.reaching import elsewhere, reach
+from web.relay.reaching import found_elsewhere, reach
 
 AGAIN = 1.0  # seconds
 PATIENCE = 300.0  # seconds that a host may be away in the middle
@@ -69,7 +69,7 @@ async def followed(
             if found is None or found.node_id == container.node_id:
                 return
             container, connection = found, None  # a Swarm has given it to another host
-            is_far = await database_sync_to_async(elsewhere)(container) is not None
+            is_far = await found_elsewhere(container) is not None
     finally:
         allowed.cancel()
         with contextlib.suppress(Problem, asyncio.CancelledError):
@@ -101,7 +101,7 @@ class _Far:
     async def _reached(self) -> Line | None:
         """From where it broke off. None if it may not be seen any more meanwhile. Raises BrokenOff after PATIENCE."""
         deadline = time.monotonic() + PATIENCE
-        while not self._allowed.done() and (node := await database_sync_to_async(elsewhere)(self._container)):
+        while not self._allowed.done() and (node := await found_elsewhere(self._container)):
             try:
                 line = await _line(await reach(node, self._container, KIND))
                 return await ask(line, _log(self._tail, self._position, follow=self._follow))

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
 
 from web.console.frames import (
@@ -29,7 +28,7 @@ from web.console.frames import (
 )
 from web.errors import Problem
 from web.models import Container, RelayOrder
-from web.relay.reaching import elsewhere, reach
+from web.relay.reaching import found_elsewhere, reach
 
 CHUNK = 128 << 10  # bytes
 WENT_AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
@@ -171,7 +170,7 @@ async def _pump(reader: StreamReader, errors: bool, show: Show) -> None:
 
 async def start(container: Container, program: dict[str, Any]) -> Streams:
     """Raises Problem."""
-    node = await database_sync_to_async(elsewhere)(container)
+    node = await found_elsewhere(container)
     if node is None and not program["tty"]:
         return await _start_here(container, program)
     asked = asking(container.pk, program)

@@ -8,6 +8,7 @@ import socket
 from contextlib import suppress
 from datetime import timedelta
 
+from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from channels.layers import get_channel_layer  # type: ignore[import-untyped]
 from django.conf import settings
 from django.utils import timezone
@@ -28,6 +29,14 @@ def elsewhere(container: Container) -> Node | None:
     """The node that has this container's output and terminal, if that is another host's than ours."""
     node = container.node
     return None if node is None or node.name == settings.GPUSHARE_NODE or not Node.several() else node
+
+
+async def found_elsewhere(container: Container) -> Node | None:
+    """The same for a loop: of a container of this host that was read with the name of its node, nobody is asked."""
+    if vars(container).get("named_node") == settings.GPUSHARE_NODE:
+        return None
+    node: Node | None = await database_sync_to_async(elsewhere)(container)
+    return node
 
 
 def reach_now(node: Node, container: Container, kind: RelayOrder.Kind) -> socket.socket:

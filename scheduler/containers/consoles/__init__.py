@@ -132,7 +132,9 @@ class Consoles:
                 os.unlink(path)
             listener.bind(path)
             os.chmod(path, 0o660)
-        self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=2 * PAYLOAD_LIMIT)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=listener, limit=2 * PAYLOAD_LIMIT, backlog=AT_ONCE
+        )
 
     async def close(self) -> None:
         self._server.close()

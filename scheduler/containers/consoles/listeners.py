@@ -18,12 +18,14 @@ from scheduler import proc
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
-DONE, DUMP = 3, 0x301  # NLMSG_DONE; NLM_F_REQUEST | NLM_F_DUMP
+DONE, ONE, DUMP = 3, 0x1, 0x301  # NLMSG_DONE; NLM_F_REQUEST; and with NLM_F_DUMP
 LISTENS = 1 << 10  # TCP_LISTEN
 ANSWER = 64 << 10  # bytes at once, at most; the kernel sends 32 KiB
 KNOWN = 4096
 _HEAD = struct.Struct("=IHHII")  # nlmsghdr: length, kind, flags, sequence, port
-_ASKED = struct.Struct("=BBBxI48x")  # inet_diag_req_v2: family, protocol, extensions, states, socket
+_ASKED = struct.Struct("=BBBxI48s")  # inet_diag_req_v2: family, protocol, extensions, states, socket
+_SOCKET = struct.Struct("=2s2x16s20x8s")  # inet_diag_sockid: port, address, cookie
+_LOOPBACK = {socket.AF_INET: IPv4Address("127.0.0.1").packed, socket.AF_INET6: IPv6Address("::1").packed}
 _FOUND = struct.Struct("=BBxx2s2x16s44xI")  # inet_diag_msg: family, state, port, address, inode
 
 Owns = Callable[[int], bool]
@@ -55,15 +57,31 @@ class Listener(NamedTuple):
 
 def listeners() -> list[Listener]:
     """In the network namespace of this thread. Raises OSError."""
+    with _diagnosis() as kernel:
+        return [found for family in _LOOPBACK for found in _ask(kernel, family, DUMP, b"")]
+
+
+def near(port: int) -> list[Listener]:
+    """Whoever takes connections to this port of 127.0.0.1 and ::1 there, however many others listen. Raises OSError."""
     found = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG) as kernel:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, LISTENS)
-            kernel.send(_HEAD.pack(_HEAD.size + len(asked), SOCK_DIAG_BY_FAMILY, DUMP, 0, 0) + asked)
-            for message in _answers(kernel):
-                _, _, port, address, inode = _FOUND.unpack_from(message)
-                found.append(Listener(_address(family, address), int.from_bytes(port), inode))
+    with _diagnosis() as kernel:
+        for family, address in _LOOPBACK.items():
+            with suppress(FileNotFoundError):
+                found.append(next(_ask(kernel, family, ONE, _SOCKET.pack(port.to_bytes(2), address, b"\xff" * 8))))
     return found
+
+
+def _diagnosis() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
+
+
+def _ask(kernel: socket.socket, family: int, flags: int, which: bytes) -> Iterator[Listener]:
+    """Raises OSError; of one that is not there FileNotFoundError."""
+    asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, LISTENS, which)
+    kernel.send(_HEAD.pack(_HEAD.size + len(asked), SOCK_DIAG_BY_FAMILY, flags, 0, 0) + asked)
+    for message in _answers(kernel):
+        its, _, port, address, inode = _FOUND.unpack_from(message)
+        yield Listener(_address(its, address), int.from_bytes(port), inode)
 
 
 def _answers(kernel: socket.socket) -> Iterator[bytes]:

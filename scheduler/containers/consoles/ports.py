@@ -11,19 +11,21 @@ import asyncio
 import ctypes
 import os
 import socket
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from scheduler import proc
-from scheduler.containers.consoles.listeners import Listener, Owns, held, listeners
+from scheduler.containers.consoles.listeners import Listener, Owns, held, listeners, near
 from web.errors import Problem
 
 CLONE_NEWNET = 0x40000000
 CONNECTS_WITHIN = 3.0  # seconds; it is the same host
 SHOWN = 8  # ports named in an error
 ENDED = Problem("container_ended", "The container has ended.", 409)
+# Threads that enter namespaces do nothing else: one that could not come back would speak to strangers.
+_entering = ThreadPoolExecutor(2, "network-namespace")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Made = TypeVar("Made")
@@ -44,12 +46,12 @@ async def connect(pid: int, port: int, owns: Owns) -> socket.socket:
     No thread waits for the container: one that listens and takes no connection would hold up everybody else's threads.
     Raises Problem.
     """
-    begun = await asyncio.to_thread(_begin, pid, port, owns)
-    connection, found, is_host = begun
+    loop = asyncio.get_running_loop()
+    connection, found, is_host = await loop.run_in_executor(_entering, _begin, pid, port, owns)
     try:
         async with asyncio.timeout(CONNECTS_WITHIN):
-            await asyncio.get_running_loop().sock_connect(connection, (found.reached_at, found.port))
-        if is_host and found not in listeners():
+            await loop.sock_connect(connection, (found.reached_at, found.port))
+        if is_host and found not in near(found.port) and found not in listeners():
             raise _nothing(port, [])  # somebody else may have taken its place before we came
         connection.setblocking(True)
         return connection
@@ -73,11 +75,9 @@ def _begin(pid: int, port: int, owns: Owns) -> Begun:
     try:
         if not owns(pid):
             raise ENDED
-        if os.fstat(namespace).st_ino == os.stat("/proc/self/ns/net").st_ino:
-            there = listeners()
-            known = [each for each in there if each.port == port and each.is_still_held(owns)]
-            return Begun(*_to(port, known or held(there, owns)), True)
-        return Begun(*_within(namespace, lambda: _to(port, listeners())), False)
+        is_host = os.fstat(namespace).st_ino == os.stat("/proc/self/ns/net").st_ino
+        its = partial(_held_by, owns) if is_host else _all_of
+        return Begun(*_within(namespace, lambda: _to(port, its(port))), is_host)
     except OSError as error:
         raise _not_reached(port, error) from None
     finally:
@@ -89,23 +89,34 @@ def _not_reached(port: int, error: OSError) -> Problem:
 
 
 def _within(namespace: int, work: Callable[[], Made]) -> Made:
-    """In a thread that ends with it: a thread that has entered a namespace is of no other use."""
-    done: Future[Made] = Future()
+    """Raises OSError."""
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _enter(namespace)
+        return work()
+    finally:
+        _enter(own)
+        os.close(own)
 
-    def enter() -> None:
-        try:
-            if _libc.setns(namespace, CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
 
-    threading.Thread(target=enter, name="network namespace").start()
-    return done.result()
+def _enter(namespace: int) -> None:
+    """Raises OSError. Who is in there needs no right to enter it."""
+    is_in = os.fstat(namespace).st_ino == os.stat("/proc/thread-self/ns/net").st_ino
+    if not is_in and _libc.setns(namespace, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _held_by(owns: Owns, port: int) -> list[Listener]:
+    """In the host's own namespace. Raises OSError."""
+    return [each for each in near(port) if each.is_still_held(owns)] or held(listeners(), owns)
+
+
+def _all_of(port: int) -> list[Listener]:
+    return near(port) or listeners()
 
 
 def _to(port: int, its: list[Listener]) -> tuple[socket.socket, Listener]:
-    """Not connected yet. `its`: of the container. Raises Problem, OSError."""
+    """Its connection has begun. `its`: of the container. Raises Problem, OSError."""
     ports = sorted({each.port for each in its})
     if port == 0 and len(ports) > 1:
         raise _which(ports)
@@ -113,7 +124,9 @@ def _to(port: int, its: list[Listener]) -> tuple[socket.socket, Listener]:
     if found is None:
         raise _nothing(port, ports)
     family = socket.AF_INET6 if ":" in found.reached_at else socket.AF_INET
-    return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK), found
+    connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    connection.connect_ex((found.reached_at, found.port))  # it is connected then, unless its queue is full
+    return connection, found
 
 
 def _which(ports: list[int]) -> Problem:

@@ -103,7 +103,7 @@ class Relay:
             port = asked["port"]
             if type(port) is not int or not 0 <= port <= HIGHEST_PORT:
                 raise BadFrame("a CONNECT to no port")
-            connection, which = await asyncio.to_thread(connect_to_port, self._home, container, port)
+            connection, which = await connect_to_port(self._home, container, port)
         except KeyError:
             raise BadFrame("a CONNECT to no port") from None
         except Problem as problem:
