@@ -170,7 +170,7 @@ class Gates:
                 for seat in seats
                 if seat.channel.communicator == communicator
             ]
-            missing -= len(self._known[communicator] - {rank for rank, _ in of_it})  # they have ended
+            missing -= len(self._ended(communicator, looks))
             if missing > 0:
                 rank, pid = min(of_it)
                 return (
@@ -178,6 +178,17 @@ class Gates:
                     "Ranks wait for each other, so they can only be stopped together."
                 )
         return ""
+
+    def _ended(self, communicator: int, looks: Looks) -> set[int]:
+        """Its ranks that were here once, and are not any more."""
+        here = {s.rank for seats in looks.values() for s in seats if s.channel.communicator == communicator}
+        return self._known[communicator] - here
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether a rank has ended with which others here work: what they began with it may never be done."""
+        looks = self._looks(self._its())
+        return any(self._ended(each, looks) for each in cut.missing(looks))
 
     def _ask(self) -> None:
         for gate in self._its().values():

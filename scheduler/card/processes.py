@@ -16,6 +16,7 @@ from scheduler.card.guardian import Guardian
 from scheduler.card.helper import CardError, CardHelper, State, Why
 
 LOCK_WITHIN = 5.0  # seconds in which what its processes have given to a card must be done; guardian.c waits for it
+LEFT_BEHIND = 0.5  # the same where a rank has ended: what others began with it is never done, and all others wait
 SHORTEST = 0.05  # for one that is asked when these are over; to the driver, none are no end
 UNLOCK_WITHIN = 2.0  # seconds; it takes half a millisecond
 ATTEMPTS = 3  # where the worker that was asked is killed
@@ -60,10 +61,13 @@ class Processes:
         """
         async with self._asking:
             if self.locked:  # some are stopped already: those are new
-                return await self._lock()
+                return await self._lock(LOCK_WITHIN)
             async with self._gates.shut() as why:
                 self.missed = self.missed + 1 if why else 0
-                why = why or await self._lock()
+                left_behind = self._gates.left_behind
+                why = why or await self._lock(LEFT_BEHIND if left_behind else LOCK_WITHIN)
+            if why and left_behind:
+                why = f"{why} A rank that it works with has ended, so it may wait for that one for ever."
             if why and (what := uncounted(self._its())):
                 why = f"{why} Its ranks may wait for each other: it uses {what}, whose collectives are not counted."
             return why
@@ -73,8 +77,8 @@ class Processes:
         """Seconds in which it takes no turns after it was not stopped, if there is nothing worse than that."""
         return min(MISSED * 2.0 ** (self.missed - 1), MISSED_MOST) if self.missed else None
 
-    async def _lock(self) -> str:
-        until = clock.monotonic() + LOCK_WITHIN
+    async def _lock(self, within: float) -> str:
+        until = clock.monotonic() + within
         while new := self.new():
             if clock.monotonic() > until:
                 return "It begins processes faster than they can be stopped."

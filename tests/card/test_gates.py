@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from typing import cast
 
 import pytest
 
 from scheduler.card import gates
 from scheduler.card.gates import Gates, communicators, ranks, uncounted
+from scheduler.card.guardian import Guardian
+from scheduler.card.helper import CardError, CardHelper, State, Why
+from scheduler.card.processes import LEFT_BEHIND, Processes
 from shim.binding import LeasePage
 from shim.binding.gate import Gate, Kind, Unseen
 from tests.support.eventually import eventually
@@ -162,6 +166,37 @@ async def test_ranks_of_another_host_are_known_and_nobody_is_asked() -> None:
         assert why.startswith("Process 100 (rank 0) works with 2 ranks that are not on this host")
         assert not pair.asked
     pair.end()
+
+
+async def test_whose_rank_has_ended_has_little_time_to_be_stopped(pair: Ranks) -> None:
+    """What it has begun with that one keeps its card busy for ever, and all others wait until it is given up."""
+    asked = []
+
+    class Card:
+        async def stop(self, pid: int, within: float) -> None:
+            asked.append((pid, within))
+            raise CardError(Why.FAILED, pid, "the stop failed", State.RUNNING)
+
+        async def unlock(self, pid: int, within: float) -> None: ...
+
+    class Watches:
+        async def watch(self, pids: set[int]) -> None: ...
+        def release(self, pids: object) -> None: ...
+        def locked(self, pids: object) -> None: ...
+
+    its = Processes(
+        "one", cast("CardHelper", Card()), cast("Guardian", Watches()), lambda _: set(pair.its), lambda: pair.its
+    )
+    for gate, seat in zip(pair.its.values(), pair.seats, strict=True):
+        assert gate.begin((seat, 1))
+        gate.give((seat, 1))
+    assert "has ended" not in await its.lock()
+    assert all(within > LEFT_BEHIND for _, within in asked)
+    await its.unlock()
+    del pair.its[101], asked[:]
+    assert (await its.lock()).endswith("A rank that it works with has ended, so it may wait for that one for ever.")
+    ((pid, within),) = asked
+    assert (pid, within <= LEFT_BEHIND) == (100, True)
 
 
 async def test_where_nothing_is_counted_nobody_is_asked(pair: Ranks) -> None:
