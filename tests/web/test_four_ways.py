@@ -118,7 +118,7 @@ def test_an_allowance_lowered_while_the_owner_is_waited_for_counts(
     hold = allowances.hold
 
     def waits(user: User) -> None:
-        Allowance.objects.create(user=user, **lowered)
+        Allowance.objects.update_or_create(user=user, defaults=lowered)
         hold(user)
 
     monkeypatch.setattr(allowances, "hold", waits)

@@ -61,12 +61,9 @@ class Account:
             )
 
 
-def account_of(owner: User, gib_hours: float | None = None) -> Account:
-    """`gib_hours`: where they are known already."""
+def account_of(owner: User) -> Account:
     limits = allowances.limits_of(owner)
-    if gib_hours is None:
-        gib_hours = gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0
-    return Account(owner, limits, gib_hours)
+    return Account(owner, limits, gib_hours_of_week(owner) if limits.gib_hours is not None else 0.0)
 
 
 @contextmanager
@@ -76,15 +73,19 @@ def held(owner: User, ours: Callable[[], None] = lambda: None) -> Iterator[Accou
     `ours` is called first in it, and raises if the node is another scheduler's by now. The audit log's entry comes
     last: until the transaction ends, everybody waits for it.
     """
-    before = account_of(owner)  # the transaction: it may read a week of events
-    with transaction.atomic():
-        ours()
-        allowances.hold(owner)
-        # The limits may have been changed while the owner was waited for.
-        account = account_of(owner, before.gib_hours if before.limits.gib_hours is not None else None)
-        yield account
-        for write in account.entries:
-            write()
+    hours = None
+    while True:
+        with transaction.atomic():
+            ours()
+            allowances.hold(owner)
+            limits = allowances.limits_of(owner)  # they may have been changed while the owner was waited for
+            if hours is not None or limits.gib_hours is None:
+                account = Account(owner, limits, hours or 0.0)
+                yield account
+                for write in account.entries:
+                    write()
+                return
+        hours = gib_hours_of_week(owner)  # outside of the transaction: it may read a week of events
 
 
 def admit(
