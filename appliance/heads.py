@@ -28,9 +28,12 @@ OURS = b"__host-http-gpushare"  # how cookies of the door begin, in small letter
 _DOMAIN = re.compile(rb"\s*domain\s*(=|$)", re.IGNORECASE)
 # What a proxy says about the browser. The application is asked by another name, and some would compare the two.
 _OF_PROXIES = re.compile(rb"forwarded|x-forwarded-.*|x-real-ip")
-# Answers that would reach beyond the name itself: one clears the cookies of the whole site, the other moves the browser
-# to another port of this host.
-_BEYOND = {b"clear-site-data", b"alt-svc"}
+# Answers that would reach beyond the name itself: one clears the cookies of the whole site, one moves the browser to
+# another port of this host, the others have a proxy (nginx, Apache, lighttpd, LiteSpeed, Perlbal) answer with a file or
+# an internal page of its own.
+_BEYOND = re.compile(
+    rb"clear-site-data|alt-svc|x-accel-redirect|x-sendfile.*|x-lighttpd-.*|x-litespeed-location|x-reproxy-.*"
+)
 
 _OWN_PAGE = (
     ("Cache-Control", "no-store"),
@@ -134,11 +137,11 @@ class Names:
 
 
 def _is_ours(cookie: bytes) -> bool:
-    return cookie.strip().lower().startswith(OURS)
+    return cookie.strip(b" \t=").lower().startswith(OURS)  # without a name, some browsers take the value for one
 
 
 def _may_pass(name: bytes, value: bytes) -> bool:
-    return name.lower() not in _BEYOND and not (name.lower() == b"set-cookie" and _is_ours(value))
+    return not _BEYOND.fullmatch(name.lower()) and not (name.lower() == b"set-cookie" and _is_ours(value))
 
 
 def _moved(address: bytes, before: bytes, now: bytes) -> bytes:

@@ -159,8 +159,11 @@ async def test_an_application_sets_cookies_of_its_own_name_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "header", ['Clear-Site-Data: "cookies"', 'Alt-Svc: h2=":20001"', "Set-Cookie: __Host-Http-gpushare=mine; Path=/"]
-)
+    "header",
+    ['Clear-Site-Data: "cookies"', 'Alt-Svc: h2=":20001"', "Set-Cookie: __Host-Http-gpushare=mine; Path=/",
+     "Set-Cookie: =__Host-Http-gpushare=mine; Path=/", "X-Accel-Redirect: /internal", "X-Sendfile: /etc/shadow",
+     "X-LIGHTTPD-send-file: /etc/shadow", "X-LiteSpeed-Location: /internal", "X-Reproxy-URL: http://127.0.0.1/"],
+)  # fmt: skip
 async def test_an_answer_reaches_nothing_beyond_the_application(header: str) -> None:
     answer, _ = await asked(f"{HEAD}\r\n", f"HTTP/1.1 200 OK\r\n{header}\r\nContent-Length: 2\r\n\r\nhi".encode())
     assert header.partition(":")[0].lower().encode() not in answer.lower()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 from ipaddress import ip_address
 
 import pytest
 
+from scheduler.containers.consoles import listeners as module
 from scheduler.containers.consoles.listeners import Listener, held, listeners, near
 
 
@@ -33,6 +35,17 @@ def test_a_listener_is_found_with_its_address(bound: str, address: str, reached_
         assert listener.reached_at == reached_at
         assert listener in near(listener.port)
     assert listener not in [*listeners(), *near(listener.port)]
+
+
+def test_of_very_many_listeners_some_are_looked_at_and_a_named_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is work for the process that decides, and a container may open as many as it has addresses and ports."""
+    monkeypatch.setattr(module, "MOST", 3)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(5)]
+        assert len(listeners()) == 3
+        for each in servers:
+            (listener,) = near(each.getsockname()[1])
+            assert listener.inode == os.fstat(each.fileno()).st_ino
 
 
 def test_connections_are_no_listeners() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -234,6 +235,19 @@ async def test_an_ended_container_and_a_wish_without_sense_are_refused(opened: O
         await line.send(FrameKind.CONNECT, asked)
         assert await line.read() is None
         await line.close()
+
+
+async def test_who_hangs_up_before_the_answer_is_no_fault(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    port = a_port()
+    container = await opened.launch("/bin/sh", "-c", SERVE.format(address="127.0.0.1", port=port))
+    (await opened.when_it_listens(container, port))[0].close()
+    with socket_path(opened.home) as path:
+        line = Line(*await asyncio.open_unix_connection(path))
+    await line.send(*connecting(container, port))
+    await line.close()
+    await eventually(lambda: not opened.consoles._tasks)
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_a_connection_asks_back_the_memory_that_gave_way(opened: Opened) -> None:

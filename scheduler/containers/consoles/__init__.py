@@ -196,6 +196,8 @@ class Consoles:
             await line.send(FrameKind.REFUSED, refusal(problem).encode())
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, TimeoutError) as error:
             log.warning("a connection to a console was closed: %s", error or "it said nothing")
+        except ConnectionError:
+            pass  # who asked has hung up before the answer
         finally:
             await line.close()
 
