@@ -129,3 +129,5 @@ def test_a_name_is_one_presets_and_a_removed_one_launches_nothing(gpu: Any) -> N
 def test_only_what_can_run_here_is_offered(engine: str, shown: set[str]) -> None:
     make_node(engine=engine)
     assert {each.name for each in presets.offered()} & {"JupyterLab"} == shown
+    page = page_of(make_user()).get("/launch/").content.decode()
+    assert ("Launch JupyterLab" in page, "need a host with Docker" in page) == (bool(shown), not shown)

@@ -114,7 +114,10 @@ def remove_preset(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _presets(request: HttpRequest) -> dict[str, Any]:
-    return {"presets": presets.offered(), "writes_presets": rights_of(person(request)).may(Deed.PRESETS)}
+    offered = presets.offered()
+    need_docker = [] if offered else Preset.objects.values_list("name", flat=True)
+    writes = rights_of(person(request)).may(Deed.PRESETS)
+    return {"presets": offered, "need_docker": need_docker, "writes_presets": writes}
 
 
 def _source(request: HttpRequest) -> UUID | None:
