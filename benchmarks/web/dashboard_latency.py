@@ -6,8 +6,8 @@ A whole appliance (real scheduler, two real processes, a simulated card) whose d
 container is paused and resumed again and again; from the time that the scheduler stamped on the change to the frame
 after the row has changed on the page is what is told, and where on the way the time goes: until the write is committed
 (its hint is heard), until the feed has read and published it, until the page and a plain client have it, until the row
-has changed, until the frame after. The same of a program that takes and frees memory inside its lease, which sends no
-message, from its own clock. Then nothing changes, and the page's own CPU is told.
+has changed, until the frame after; and the processor time of it all. The same of a program that takes and frees memory
+inside its lease, which sends no message, from its own clock. Then nothing changes, and the page's own CPU is told.
 
     python -m benchmarks.web.dashboard_latency [--changes 60] [--watchers 49] [--containers 200] [--waiters 30]
 """
@@ -184,7 +184,7 @@ async def watch(appliance: Appliance, cookie: str, count: int, heard: Heard, sto
 
 
 def sign_in(appliance: Appliance) -> str:
-    with httpx.Client(base_url=appliance.url) as client:
+    with httpx.Client(base_url=appliance.url, timeout=60) as client:
         client.get("/login/")
         form = {"username": "admin", "password": appliance.token, "csrfmiddlewaretoken": client.cookies["csrftoken"]}
         client.post("/login/", data=form, headers={"Referer": f"{appliance.url}/login/"})
@@ -223,7 +223,7 @@ def changes(appliance: Appliance, page: Page, container: str, count: int, heard:
     for number in range(count):
         action = "resume" if number % 2 else "pause"
         appliance.api("POST", f"containers/{container}/{action}/", {})
-        page.wait_for_function("count => window.seen.length >= count", arg=number + 1, timeout=20_000)
+        page.wait_for_function("count => window.seen.length >= count", arg=number + 1, timeout=60_000)
         told = appliance.api("GET", "commands/?page_size=1")["results"][0]
         stamps.append(datetime.fromisoformat(told["done_at"]).timestamp())
     until(lambda: len(heard.changes) >= count)
@@ -251,6 +251,18 @@ def tell_stages(found: Sequence[Change]) -> None:
         words = f"  {before} → {after}".replace("_", " ")
         told(words, [getattr(each, after) - getattr(each, before) for each in found])
     told("  (published → in a plain client)", [each.in_a_plain_client - each.published for each in found])
+
+
+def spent(appliance: Appliance, page: Page) -> dict[str, float]:
+    """Seconds of processor so far: of the scheduler and the web process with all threads, of the page's process."""
+    own = {
+        name: sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+        for name, pid in appliance.parts().items()
+    }
+    browser = page.context.browser
+    assert browser is not None
+    found = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    return own | {"browser": max(each["cpuTime"] for each in found if each["type"] == "renderer")}
 
 
 def uses(appliance: Appliance, page: Page, container: str, count: int) -> list[float]:
@@ -304,7 +316,9 @@ def main() -> int:
         stack.callback(stop.set)  # before the join, also where something fails
         page = open_page(stack, appliance, session)
         time.sleep(2)
+        before, began = spent(appliance, page), time.monotonic()
         took = changes(appliance, page, container, given.changes, heard)
+        lasted, after = time.monotonic() - began, spent(appliance, page)
         used = uses(appliance, page, breathing, given.changes // 2)
         appliance.api("POST", f"containers/{breathing}/kill/", {})
         calm.set()
@@ -316,9 +330,11 @@ def main() -> int:
           f"1 Chromium, {len(took)} changes, load {os.getloadavg()[0]:.1f}:")  # fmt: skip
     p95 = told("change in the scheduler → pixels", [each.on_screen - each.decided for each in took])
     tell_stages(took)
+    parts = ", ".join(f"{name} {1000 * (after[name] - before[name]) / len(took):.1f} ms" for name in after)
+    print(f"  processor a change, with all else in its {1000 * lasted / len(took):.0f} ms: {parts}")
     used95 = told("use inside a lease → pixels", used)
     print(f"the page's own CPU while nothing changes: {cpu * 100:.1f} % of one core")
-    return 0 if max(p95, used95) <= 0.3 and cpu <= 0.02 else 1
+    return 0 if p95 <= 0.08 and used95 <= 0.3 and cpu <= 0.02 else 1
 
 
 if __name__ == "__main__":
