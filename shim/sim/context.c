@@ -122,18 +122,6 @@ EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
     return reset(device);
 }
 
-EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
-    ENTERED();
-    CUresult result = begin(device);
-    if (result == CUDA_SUCCESS) primary[device].flags = flags;
-    return result;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
-    ENTERED();
-    return cuDevicePrimaryCtxSetFlags_v2(device, flags);
-}
-
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
     ENTERED();
     CUresult result = begin(device);
@@ -324,15 +312,6 @@ EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
-    ENTERED();
-    CUresult result = context != NULL ? sim_ready() : context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (id == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *id = (uintptr_t)context;
-    return CUDA_SUCCESS;
-}
-
 /* A bigger device heap takes memory at once; the other limits cost nothing here. */
 static CUresult grow_heap(struct context *context, size_t bytes) {
     uint64_t beyond = bytes > HEAP_DEFAULT ? (bytes - HEAP_DEFAULT + CARD_UNIT - 1) / CARD_UNIT : 0;
@@ -377,11 +356,4 @@ EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
     if (version == NULL || (context != NULL && !context->alive)) return CUDA_ERROR_INVALID_VALUE;
     *version = SIM_CUDA_VERSION;
     return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
-    ENTERED();
-    if (least != NULL) *least = 0;
-    if (greatest != NULL) *greatest = 0;
-    return sim_ready();
 }

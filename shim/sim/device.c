@@ -136,23 +136,6 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
-    ENTERED();
-    CHECK_DEVICE(major, device);
-    if (minor == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *major = 9;
-    *minor = 0;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device) {
-    ENTERED();
-    CHECK_DEVICE(id, device);
-    if (length < 13) return CUDA_ERROR_INVALID_VALUE;
-    snprintf(id, (size_t)length, "0000:%02x:00.0", sim_gpu(device) + 1);
-    return CUDA_SUCCESS;
-}
-
 /* What a program may ask about before it uses what this card can do; anything else is 0: not there. */
 static const struct {
     int attribute, value;

@@ -278,14 +278,11 @@ CUresult graph_add(CUgraph graph, const struct work *work, CUgraphNode *node);
 
 struct stream {
     CUdevice device;
-    unsigned flags;
-    int priority;
     struct context *context;
     CUgraph capturing;
     uint64_t end; /* the clock's reading when all that it was given is done: card_compute */
 };
 
-CUresult stream_new(CUstream *stream, struct context *context, unsigned flags, int priority);
 /* The stream that a handle names: a default stream is one per process. */
 struct stream *stream_of(CUstream handle);
 /* When what it was given will be done. The default streams wait for all others, so theirs is the process's end. */

@@ -24,8 +24,6 @@ _Static_assert(sizeof(struct resource) == 144, "CUDA's layout");
 struct green {
     CUdevice device;
     struct context *context;
-    struct resource resource;
-    unsigned long long id;
 };
 
 static struct resource processors(unsigned count) {
@@ -46,20 +44,6 @@ EXPORT CUresult cuDeviceGetDevResource(CUdevice device, struct resource *resourc
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevSmResourceSplitByCount(struct resource *groups, unsigned *count, const struct resource *input,
-                                            struct resource *rest, unsigned flags, unsigned least) {
-    ENTERED();
-    (void)flags;
-    if (count == NULL || input == NULL || input->type != RESOURCE_SM || least > input->sm.count)
-        return CUDA_ERROR_INVALID_VALUE;
-    unsigned each = (least < PAIR ? PAIR : least + PAIR - 1) / PAIR * PAIR;
-    unsigned most = input->sm.count / each, made = groups == NULL || *count > most ? most : *count;
-    for (unsigned i = 0; groups != NULL && i < made; i++) groups[i] = processors(each);
-    *count = made;
-    if (rest != NULL) *rest = processors(input->sm.count - made * each);
-    return CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuDevResourceGenerateDesc(struct resource **descriptor, const struct resource *resources,
                                           unsigned count) {
     ENTERED();
@@ -75,7 +59,6 @@ EXPORT CUresult cuDevResourceGenerateDesc(struct resource **descriptor, const st
 EXPORT CUresult cuGreenCtxCreate(struct green **green, const struct resource *descriptor, CUdevice device,
                                  unsigned flags) {
     ENTERED();
-    static _Atomic unsigned long long ids = 1;
     if (green == NULL || descriptor == NULL || flags != 1 /* default stream */) return CUDA_ERROR_INVALID_VALUE;
     struct green *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -85,8 +68,6 @@ EXPORT CUresult cuGreenCtxCreate(struct green **green, const struct resource *de
         return result;
     }
     made->device = device;
-    made->resource = *descriptor;
-    made->id = atomic_fetch_add(&ids, 1);
     *green = made;
     return CUDA_SUCCESS;
 }
@@ -104,24 +85,4 @@ EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, struct green *green) {
     if (context == NULL || green == NULL) return CUDA_ERROR_INVALID_VALUE;
     *context = green->context;
     return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGreenCtxGetDevResource(struct green *green, struct resource *resource, int type) {
-    ENTERED();
-    if (green == NULL || resource == NULL || type != RESOURCE_SM) return CUDA_ERROR_INVALID_VALUE;
-    *resource = green->resource;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGreenCtxGetId(struct green *green, unsigned long long *id) {
-    ENTERED();
-    if (green == NULL || id == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *id = green->id;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, struct green *green, unsigned flags, int priority) {
-    ENTERED();
-    if (stream == NULL || green == NULL || flags != 1 /* non-blocking */) return CUDA_ERROR_INVALID_VALUE;
-    return stream_new(stream, green->context, flags, priority);
 }

@@ -203,12 +203,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milli
     return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned *milliwatts) {
-    CHECK(valid(device) && milliwatts != NULL);
-    *milliwatts = 250000;
-    return NVML_SUCCESS;
-}
-
 /* ---- processes ---- */
 
 struct process_v1 {
@@ -259,14 +253,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device,
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
                                                             struct process_v2 *infos) {
     return processes(device, count, infos, write_v2);
-}
-
-/* Nobody draws on the simulated card. */
-EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, void *infos) {
-    (void)infos;
-    CHECK(valid(device) && count != NULL);
-    *count = 0;
-    return NVML_SUCCESS;
 }
 
 struct process_utilization {

@@ -56,12 +56,6 @@ struct event_data {
     unsigned gpu_instance, compute_instance;
 };
 
-EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types) {
-    CHECK(valid(device) && types != NULL);
-    *types = XID_CRITICAL_ERROR;
-    return NVML_SUCCESS;
-}
-
 EXPORT nvmlReturn_t nvmlEventSetCreate(struct event_set **set) {
     CHECK(set != NULL);
     *set = calloc(1, sizeof **set);

@@ -98,13 +98,3 @@ EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr add
     return data == NULL ? CUDA_ERROR_INVALID_VALUE : describe(data, attribute, address);
 }
 
-EXPORT CUresult cuPointerGetAttributes(unsigned count, const int *attributes, void **data, CUdeviceptr address) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (attributes == NULL || data == NULL) return CUDA_ERROR_INVALID_VALUE;
-    /* An unknown pointer is no error here: its attributes are zero, and all begin with at least an int. */
-    for (unsigned i = 0; i < count; i++)
-        if (describe(data[i], attributes[i], address) != CUDA_SUCCESS) memset(data[i], 0, sizeof(int));
-    return CUDA_SUCCESS;
-}

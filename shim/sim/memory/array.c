@@ -136,22 +136,6 @@ EXPORT CUresult cuArrayDestroy(CUarray array) {
     return destroy(array);
 }
 
-EXPORT CUresult cuArray3DGetDescriptor_v2(struct descriptor *is, CUarray array) {
-    ENTERED();
-    if (is == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (array == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    *is = array->is;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuArrayGetDescriptor_v2(struct descriptor_2d *is, CUarray array) {
-    ENTERED();
-    if (is == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (array == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    *is = (struct descriptor_2d){array->is.width, array->is.height, array->is.format, array->is.channels};
-    return CUDA_SUCCESS;
-}
-
 /* ---- mipmapped arrays ---- */
 
 static size_t half(size_t extent) { return extent > 1 ? extent / 2 : extent; }
@@ -184,14 +168,6 @@ EXPORT CUresult cuMipmappedArrayCreate(CUarray *mipmap, const struct descriptor 
         free(made);
     }
     return result;
-}
-
-EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUarray mipmap, unsigned level) {
-    ENTERED();
-    if (mipmap == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    if (array == NULL || level >= mipmap->count) return CUDA_ERROR_INVALID_VALUE;
-    *array = &mipmap->level[level];
-    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMipmappedArrayDestroy(CUarray mipmap) {

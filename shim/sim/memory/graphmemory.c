@@ -225,15 +225,3 @@ EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, voi
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value) {
-    ENTERED();
-    CUresult result = check(device);
-    if (result != CUDA_SUCCESS) return result;
-    /* A high-water mark can only be reset. */
-    if (value == NULL || *(uint64_t *)value != 0 || (attribute != USED_HIGH && attribute != RESERVED_HIGH))
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    figures[device][attribute] = figures[device][attribute - 1];
-    pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
-}

@@ -7,19 +7,17 @@
 struct pinned {
     uintptr_t base;
     uint64_t bytes;
-    unsigned flags;
-    bool registered; /* the program's own memory */
     struct pinned *next;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pinned *list;
 
-static bool add(void *base, uint64_t bytes, unsigned flags, bool registered) {
+static bool add(void *base, uint64_t bytes) {
     struct pinned *made = malloc(sizeof *made);
     if (made == NULL) return false;
     pthread_mutex_lock(&lock);
-    *made = (struct pinned){(uintptr_t)base, bytes, flags, registered, list};
+    *made = (struct pinned){(uintptr_t)base, bytes, list};
     list = made;
     pthread_mutex_unlock(&lock);
     return true;
@@ -34,10 +32,10 @@ static bool lookup(uintptr_t address, struct pinned *found) {
     return one != NULL;
 }
 
-static bool take_out(uintptr_t base, bool registered, struct pinned *found) {
+static bool take_out(uintptr_t base, struct pinned *found) {
     pthread_mutex_lock(&lock);
     struct pinned **link = &list;
-    while (*link != NULL && ((*link)->base != base || (*link)->registered != registered)) link = &(*link)->next;
+    while (*link != NULL && (*link)->base != base) link = &(*link)->next;
     struct pinned *one = *link;
     if (one != NULL) {
         *found = *one;
@@ -60,13 +58,13 @@ static CUresult working(void) {
     return context_current(&context);
 }
 
-static CUresult allocate(void **address, uint64_t bytes, unsigned flags) {
+static CUresult allocate(void **address, uint64_t bytes) {
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
     if (address == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!add(memory, bytes, flags, false)) {
+    if (!add(memory, bytes)) {
         munmap(memory, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -76,12 +74,13 @@ static CUresult allocate(void **address, uint64_t bytes, unsigned flags) {
 
 EXPORT CUresult cuMemAllocHost_v2(void **address, size_t bytes) {
     ENTERED();
-    return allocate(address, bytes, 0);
+    return allocate(address, bytes);
 }
 
 EXPORT CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags) {
     ENTERED();
-    return allocate(address, bytes, flags);
+    (void)flags;
+    return allocate(address, bytes);
 }
 
 EXPORT CUresult cuMemFreeHost(void *address) {
@@ -89,43 +88,7 @@ EXPORT CUresult cuMemFreeHost(void *address) {
     CUresult result = working();
     if (result != CUDA_SUCCESS) return result;
     struct pinned found;
-    if (!take_out((uintptr_t)address, false, &found)) return CUDA_ERROR_INVALID_VALUE;
+    if (!take_out((uintptr_t)address, &found)) return CUDA_ERROR_INVALID_VALUE;
     munmap(address, found.bytes);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags) {
-    ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
-    if (address == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    return add(address, bytes, flags, true) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-EXPORT CUresult cuMemHostUnregister(void *address) {
-    ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
-    struct pinned found;
-    return take_out((uintptr_t)address, true, &found) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *address, unsigned flags) {
-    ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
-    struct pinned found;
-    if (device == NULL || flags != 0 || !lookup((uintptr_t)address, &found)) return CUDA_ERROR_INVALID_VALUE;
-    *device = (uintptr_t)address;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuMemHostGetFlags(unsigned *flags, void *address) {
-    ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
-    struct pinned found;
-    if (flags == NULL || !lookup((uintptr_t)address, &found)) return CUDA_ERROR_INVALID_VALUE;
-    *flags = found.flags;
     return CUDA_SUCCESS;
 }

@@ -58,18 +58,6 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
-    ENTERED();
-    struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    struct place place;
-    if (!address_find(address, &place)) return CUDA_ERROR_NOT_FOUND;
-    if (base != NULL) *base = place.base;
-    if (bytes != NULL) *bytes = place.bytes;
-    return CUDA_SUCCESS;
-}
-
 /* ---- copies and sets ---- */
 
 /* `device`: which side has to be device memory. */
@@ -82,14 +70,6 @@ static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum side d
     if ((device & TO) && !address_covers(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
     if ((device & FROM) && !address_covers(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return work_submit(stream, &(struct work){.type = NODE_COPY, .copy = {to, from, bytes}});
-}
-
-/* With unified addressing the sides say themselves what they are. */
-static enum side sides(CUdeviceptr to, CUdeviceptr from) {
-    struct place place;
-    bool to_device = heap_is_ours(to) || address_find(to, &place);
-    bool from_device = heap_is_ours(from) || address_find(from, &place);
-    return (to_device ? TO : 0) | (from_device ? FROM : 0);
 }
 
 #define DEFAULT NULL
@@ -119,36 +99,6 @@ EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) 
 }
 ALSO(cuMemcpyDtoD_v2_ptds, cuMemcpyDtoD_v2);
 
-EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    ENTERED();
-    return copy_now(to, from, bytes, sides(to, from));
-}
-ALSO(cuMemcpy_ptds, cuMemcpy);
-
-EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    ENTERED();
-    return copy(to, (uintptr_t)from, bytes, TO, stream);
-}
-ALSO(cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyHtoDAsync_v2);
-
-EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    ENTERED();
-    return copy((uintptr_t)to, from, bytes, FROM, stream);
-}
-ALSO(cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyDtoHAsync_v2);
-
-EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    ENTERED();
-    return copy(to, from, bytes, BOTH, stream);
-}
-ALSO(cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyDtoDAsync_v2);
-
-EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    ENTERED();
-    return copy(to, from, bytes, sides(to, from), stream);
-}
-ALSO(cuMemcpyAsync_ptsz, cuMemcpyAsync);
-
 static CUresult set(CUdeviceptr to, uint32_t value, uint64_t width, size_t count, CUstream stream) {
     struct context *context;
     CUresult result = context_current(&context);
@@ -165,32 +115,9 @@ EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count)
 }
 ALSO(cuMemsetD8_v2_ptds, cuMemsetD8_v2);
 
-EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-    ENTERED();
-    return set(to, value, 1, count, stream);
-}
-ALSO(cuMemsetD8Async_ptsz, cuMemsetD8Async);
-
-EXPORT CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
-    ENTERED();
-    return set(to, value, 2, count, DEFAULT);
-}
-ALSO(cuMemsetD16_v2_ptds, cuMemsetD16_v2);
-
-EXPORT CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
-    ENTERED();
-    return set(to, value, 2, count, stream);
-}
-ALSO(cuMemsetD16Async_ptsz, cuMemsetD16Async);
-
 EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
     ENTERED();
     return set(to, value, 4, count, DEFAULT);
 }
 ALSO(cuMemsetD32_v2_ptds, cuMemsetD32_v2);
 
-EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
-    ENTERED();
-    return set(to, value, 4, count, stream);
-}
-ALSO(cuMemsetD32Async_ptsz, cuMemsetD32Async);

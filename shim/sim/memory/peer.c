@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #define CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED 704
-#define CUDA_ERROR_PEER_ACCESS_NOT_ENABLED 705
 
 static _Atomic uint64_t reaches[CARD_GPUS]; /* by device: whose memory its context may use */
 
@@ -28,15 +27,6 @@ EXPORT CUresult cuCtxEnablePeerAccess(struct context *peer, unsigned flags) {
     if (atomic_fetch_or(&reaches[here->device], bit) & bit) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     gate_tie();
     return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuCtxDisablePeerAccess(struct context *peer) {
-    ENTERED();
-    struct context *here;
-    CUresult result = peers(peer, &here);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t bit = (uint64_t)1 << peer->device;
-    return atomic_fetch_and(&reaches[here->device], ~bit) & bit ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
 struct multicast { /* CUmulticastObjectProp */

@@ -73,15 +73,6 @@ static CUresult check(const struct properties *properties) {
     return sim_valid(properties->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const struct properties *properties, int option) {
-    ENTERED();
-    (void)option;
-    CUresult result = sim_ready();
-    if (result == CUDA_SUCCESS) result = bytes == NULL ? CUDA_ERROR_INVALID_VALUE : check(properties);
-    if (result == CUDA_SUCCESS) *bytes = CARD_UNIT;
-    return result;
-}
-
 EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct properties *properties,
                             unsigned long long flags) {
     ENTERED();
@@ -128,20 +119,6 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle) {
     }
     pthread_mutex_unlock(&physical_lock);
     return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(struct properties *properties, CUmemHandle handle) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
-    const struct physical *physical = handle_get(handle);
-    if (physical == NULL || properties == NULL)
-        result = CUDA_ERROR_INVALID_VALUE;
-    else
-        *properties = physical->properties;
-    pthread_mutex_unlock(&physical_lock);
-    return result;
 }
 
 /* ---- sharing ---- */

@@ -243,16 +243,3 @@ EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const struct access *acces
     return result;
 }
 
-EXPORT CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, const struct location *location) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    if (flags == NULL || location == NULL) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&pool_lock);
-    if (!pool_known(pool))
-        result = CUDA_ERROR_INVALID_VALUE;
-    else
-        *flags = location->type == LOCATION_DEVICE && location->id == pool->device ? 3 /* read and write */ : 0;
-    pthread_mutex_unlock(&pool_lock);
-    return result;
-}

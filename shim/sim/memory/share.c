@@ -201,10 +201,3 @@ EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *address, struct ext
     return map(external->file, &where, address);
 }
 
-EXPORT CUresult cuDestroyExternalMemory(struct external *external) {
-    ENTERED();
-    if (external == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    close(external->file);
-    free(external);
-    return CUDA_SUCCESS;
-}

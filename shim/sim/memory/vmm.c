@@ -218,20 +218,6 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
     return result;
 }
 
-EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const struct location *location, CUdeviceptr address) {
-    ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
-    size_t i = first_after(address);
-    if (flags == NULL || location == NULL || i == mapped || mappings[i].base > address)
-        result = CUDA_ERROR_INVALID_VALUE;
-    else
-        *flags = (unsigned long long)mappings[i].access;
-    pthread_mutex_unlock(&physical_lock);
-    return result;
-}
-
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address) {
     ENTERED();
     CUresult result = sim_ready();

@@ -216,11 +216,6 @@ EXPORT ncclResult ncclCommRevoke(ncclComm comm, int flags) {
 
 /* ---- telling ---- */
 
-EXPORT ncclResult ncclGetVersion(int *version) {
-    *version = 22809;
-    return NCCL_SUCCESS;
-}
-
 EXPORT ncclResult ncclCommCount(ncclComm comm, int *count) {
     *count = (int)comm->ranks;
     return NCCL_SUCCESS;
@@ -228,11 +223,6 @@ EXPORT ncclResult ncclCommCount(ncclComm comm, int *count) {
 
 EXPORT ncclResult ncclCommUserRank(ncclComm comm, int *rank) {
     *rank = (int)comm->rank;
-    return NCCL_SUCCESS;
-}
-
-EXPORT ncclResult ncclCommCuDevice(ncclComm comm, int *device) {
-    *device = comm->device;
     return NCCL_SUCCESS;
 }
 

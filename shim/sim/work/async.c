@@ -138,12 +138,3 @@ EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, int *status, uint64_t
 }
 ALSO(cuStreamGetCaptureInfo_v3_ptsz, cuStreamGetCaptureInfo_v3);
 
-EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
-    ENTERED();
-    static _Thread_local int current;
-    if (mode == NULL || *mode < 0 || *mode > 2) return CUDA_ERROR_INVALID_VALUE;
-    int before = current;
-    current = *mode;
-    *mode = before;
-    return CUDA_SUCCESS;
-}

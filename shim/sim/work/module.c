@@ -121,14 +121,6 @@ EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     return load(module, image);
 }
 
-EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
-    ENTERED();
-    (void)count;
-    (void)options;
-    (void)values;
-    return load(module, image);
-}
-
 EXPORT CUresult cuModuleUnload(CUmodule module) {
     ENTERED();
     if (module == NULL) return CUDA_ERROR_INVALID_HANDLE;
@@ -185,30 +177,9 @@ EXPORT CUresult cuLibraryLoadData(CUmodule *library, const void *code, int *jit_
     return load(library, code);
 }
 
-EXPORT CUresult cuLibraryUnload(CUmodule library) {
-    ENTERED();
-    if (library == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    unload(library);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUmodule library) {
-    ENTERED();
-    if (module == NULL || library == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *module = library;
-    return CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuLibraryGetKernel(CUfunction *kernel, CUmodule library, const char *name) {
     ENTERED();
     return find_function(kernel, library, name);
-}
-
-EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel) {
-    ENTERED();
-    if (function == NULL || kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *function = kernel;
-    return CUDA_SUCCESS;
 }
 
 /* ---- launches ---- */

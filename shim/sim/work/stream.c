@@ -41,30 +41,17 @@ uint64_t stream_end(CUstream handle) {
     return is_made(handle) ? stream->end : card_given(sim_gpu(stream->device));
 }
 
-CUresult stream_new(CUstream *stream, struct context *context, unsigned flags, int priority) {
-    struct stream *made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct stream){.device = context->device, .flags = flags, .priority = priority, .context = context};
-    *stream = made;
-    return CUDA_SUCCESS;
-}
-
-static CUresult create(CUstream *stream, unsigned flags, int priority) {
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+    ENTERED();
     struct context *context;
     CUresult result = context_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (stream == NULL || flags > 1) return CUDA_ERROR_INVALID_VALUE;
-    return stream_new(stream, context, flags, priority);
-}
-
-EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
-    ENTERED();
-    return create(stream, flags, 0);
-}
-
-EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
-    ENTERED();
-    return create(stream, flags, priority);
+    struct stream *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct stream){.device = context->device, .context = context};
+    *stream = made;
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
@@ -108,26 +95,6 @@ EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
     return CUDA_SUCCESS;
 }
 ALSO(cuStreamGetDevice_ptsz, cuStreamGetDevice);
-
-EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned *flags) {
-    ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
-    if (flags == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *flags = stream_of(stream)->flags;
-    return CUDA_SUCCESS;
-}
-ALSO(cuStreamGetFlags_ptsz, cuStreamGetFlags);
-
-EXPORT CUresult cuStreamGetPriority(CUstream stream, int *priority) {
-    ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
-    if (priority == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *priority = stream_of(stream)->priority;
-    return CUDA_SUCCESS;
-}
-ALSO(cuStreamGetPriority_ptsz, cuStreamGetPriority);
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     LOOKS();
@@ -199,13 +166,6 @@ EXPORT CUresult cuIpcOpenEventHandle(CUevent *event, struct event_handle handle)
     if (result != CUDA_SUCCESS) return result;
     **event = handle.event;
     gate_share(+1);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuEventDestroy_v2(CUevent event) {
-    ENTERED();
-    if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
-    free(event);
     return CUDA_SUCCESS;
 }
 

@@ -84,12 +84,3 @@ CUresult work_submit(CUstream stream, const struct work *work) {
     return graph == NULL ? work_run(stream, work) : graph_add(graph, work, NULL);
 }
 
-EXPORT CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
-    ENTERED();
-    struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
-    if (function == NULL) return CUDA_ERROR_INVALID_VALUE;
-    return work_submit(stream, &(struct work){.type = NODE_HOST, .host = {function, data}});
-}
-ALSO(cuLaunchHostFunc_ptsz, cuLaunchHostFunc);
