@@ -1,7 +1,5 @@
 """What an ASGI server runs: static files, pages and REST through Django, WebSockets through Channels."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -4,8 +4,6 @@ A field's setting is GPUSHARE_BUDGET_ and its name in capitals. Other limits are
 them: they protect the scheduler's loop, descriptors and memory, whatever the lab.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 

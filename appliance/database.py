@@ -3,8 +3,6 @@
 Who may write the database must be able to write that folder, and so nothing else lies there.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

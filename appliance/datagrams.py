@@ -11,8 +11,6 @@ A message is only a hint to look at the database again, and this is all that the
 - A socket whose process has died is taken away by the next who sends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

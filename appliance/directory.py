@@ -3,8 +3,6 @@
 Both: GPUSHARE_GROUPS, "group-there=group-here …".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 In an installed package `gpushare.env` beside manage.py leads to /etc/gpushare/gpushare.env; a checkout may have one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PLACE = Path(__file__).resolve().parents[1] / "gpushare.env"

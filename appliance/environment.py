@@ -3,8 +3,6 @@
 A variable that is empty is as good as none, whatever it is for.
 """
 
-from __future__ import annotations
-
 import difflib
 import ipaddress
 import os

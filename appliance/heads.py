@@ -9,8 +9,6 @@ A page elsewhere that is open in the same browser may lead here, as a link does,
 (llama.cpp's server, MLflow) let every page read and change them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable

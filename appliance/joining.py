@@ -4,8 +4,6 @@ It asks the web side there for what a node needs, and writes it to the file of s
 is. Nothing is written unless all of it came. docs/nodes.md tells what such a host can do.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

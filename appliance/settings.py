@@ -4,8 +4,6 @@ Embedded (the default): SQLite, hints by UNIX datagrams, web and scheduler as tw
 Production: DATABASE_URL=postgres://… and REDIS_URL=redis://…, web and scheduler as two services.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -4,8 +4,6 @@ Each is read and compressed once and then sent from memory: there are few, and s
 since their address carries a digest of all of them (settings.STATIC_URL): what one address leads to never changes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import mimetypes

@@ -5,8 +5,6 @@ it and the event loop for the middleware, the check against forged requests and 
 longer than many requests have to do.
 """
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any

@@ -1,7 +1,5 @@
 """`manual.py`: gpushare's man page, from the command line itself. `manual.py --completion SHELL`: its completion."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -11,8 +11,6 @@ What is not about one container (a sample of a card, a sign of life) is stamped 
 keepers import it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """What a scheduler is made of: every part with what it works with, and the short calls that join several of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ All of them begin at 0 when the scheduler starts, as whoever scrapes counters ex
 loop's thread alone: a count costs less than a microsecond, and nothing is made of them there.
 """
 
-from __future__ import annotations
-
 import functools
 from bisect import bisect_left
 from collections import Counter

@@ -5,8 +5,6 @@ then, as Python's of the names of processes is, then leaves a hole each time tha
 by 3.75 MiB every few minutes of a day of tests/faults/soak.py, with no object more.
 """
 
-from __future__ import annotations
-
 import ctypes
 
 LARGE = 256 << 10  # bytes

@@ -1,8 +1,6 @@
 """The channel of a host's scheduler: its messages mean "look again": at the commands, at the orders of the web side of
 another host (web/relay/), at people's shares or at reservations, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Telling systemd how we are, as sd_notify(3) does it: one datagram to the socket that it named. Else nothing."""
 
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import suppress

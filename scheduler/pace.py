@@ -1,7 +1,5 @@
 """How fast something may go: a budget of so many a second, and some in hand: one second's worth by default."""
 
-from __future__ import annotations
-
 
 class Pace:
     """So many a second, and what was not used before, up to `in_hand`."""

@@ -3,8 +3,6 @@
 A part that fails is logged and starts again. Standard library only: a part may look its own period up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable

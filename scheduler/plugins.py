@@ -1,7 +1,5 @@
 """Plug-ins, each a folder that nothing imports. They bring containers that are not launched here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol

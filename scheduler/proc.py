@@ -7,8 +7,6 @@ zombie: /proc/PID/fd, maps, map_files and cmdline are empty, environ, mountinfo 
 names another group. /proc/TID of a living thread has all of it. (/proc/PID/task/TID has no map_files.)
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

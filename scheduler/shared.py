@@ -1,7 +1,5 @@
 """What most parts of a host's scheduler work with; worker.py makes it once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

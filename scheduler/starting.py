@@ -1,7 +1,5 @@
 """What is made sure of before a scheduler starts; and every reason why it cannot, as a sentence for who starts it."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

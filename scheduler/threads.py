@@ -4,8 +4,6 @@ A host may refuse another thread at any moment. `ThreadPoolExecutor` starts its 
 into its queue before it tries: one that was refused for want of a thread is made all the same, later, by another one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor

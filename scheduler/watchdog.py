@@ -5,8 +5,6 @@ loop's thread is doing. The next beat tells how long that was, and how much of i
 rest, it waited for the kernel, or for a core that others had.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -7,8 +7,6 @@ It runs in a process of its own (`manage.py runscheduler`, or one of the two of 
 host. Stopping it leaves the containers running: the next one takes them over.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

@@ -8,8 +8,6 @@ changes there changes in Python at the next build. cffi computes the layouts by 
 if the C compiler's are different.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ People, groups, allowances and tokens are changed on our pages, by REST and by t
 holds and every change is recorded.
 """
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 

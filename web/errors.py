@@ -1,7 +1,5 @@
 """What goes wrong, in one shape for REST, pages and the scheduler's answers (docs/rest.md)."""
 
-from __future__ import annotations
-
 from math import ceil
 
 

@@ -1,7 +1,5 @@
 """Whether the database is of this release: a release reads what older ones wrote, and nothing of a newer one."""
 
-from __future__ import annotations
-
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 

@@ -1,7 +1,5 @@
 """Sizes as people write them: bytes inside; "2GiB", "512m", "1.5g" outside. Units count in 1024s, as Docker's do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal

@@ -1,7 +1,5 @@
 """Text that comes from outside: what no database, command line or variable can hold is refused wherever it enters."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

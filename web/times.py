@@ -1,7 +1,5 @@
 """Points in time as scripts and charts take them: seconds since 1970, UTC."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 

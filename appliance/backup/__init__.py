@@ -7,8 +7,6 @@ opens. Containers' output and volumes are not in it.
 The anchor is read before the database: it then names a seal that the copy has.
 """
 
-from __future__ import annotations
-
 KEPT = ("secret-key", "audit-anchor", "admin-token")  # files of GPUSHARE_HOME
 ABOUT, SETTINGS = "about.json", "settings.env"
 

@@ -1,7 +1,5 @@
 """The database as one file, taken while others write, and an empty database made of such a file."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

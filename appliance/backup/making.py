@@ -1,7 +1,5 @@
 """Making a backup, while everything runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

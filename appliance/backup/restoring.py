@@ -1,7 +1,5 @@
 """Putting a backup back, onto a host that has nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """With a passphrase: OpenPGP by `gpg`, which notices a changed byte, and which every distribution has."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

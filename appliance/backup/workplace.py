@@ -4,8 +4,6 @@ Who is killed leaves it, with the whole database in it. So it is locked by who w
 removes those whose lock nobody holds.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

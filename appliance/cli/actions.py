@@ -1,7 +1,5 @@
 """The commands that do something: log in and out, read logs, steer containers."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

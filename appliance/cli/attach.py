@@ -6,8 +6,6 @@ Between two of them it looks at the container. Output is written by a thread of 
 slow network never hold up a Ctrl-C.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """Cards by the names that people give them: a number, a UUID, or NODE/NUMBER where several nodes have that number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from appliance.cli.client import Json

@@ -1,7 +1,5 @@
 """What can go wrong, as one exception: a sentence, what to do about it, and the exit code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from appliance.flags import flag

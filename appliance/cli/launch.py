@@ -1,8 +1,6 @@
 """`gpushare run`: the options people know from `docker run`, as the fields of a launch. `attach`, to come back;
 `exec`, for one more program in it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

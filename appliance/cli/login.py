@@ -1,7 +1,5 @@
 """Which appliance, and as whom: from the environment, else from `gpushare login`, else from this very host."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

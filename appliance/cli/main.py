@@ -1,7 +1,5 @@
 """The entry point: the commands by name, and every error as one line with the right exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What the commands share: options that mean the same everywhere, and completion of containers' names."""
 
-from __future__ import annotations
-
 import atexit
 from typing import Annotated
 

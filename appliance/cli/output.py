@@ -1,7 +1,5 @@
 """Where words go: answers to stdout, as text or JSON; remarks to stderr; bytes of a container as they are."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

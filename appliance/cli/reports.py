@@ -1,7 +1,5 @@
 """What happened: the audit report, fair share, and how much memory images really took."""
 
-from __future__ import annotations
-
 import shlex
 from enum import StrEnum
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What a line about a container, a waiting one or a card says: the same in a list and on the screen of `top`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter

@@ -5,8 +5,6 @@ questions, which the shell then reads. Colours and other ways to set off text (S
 is shown as a sign that stands for it.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 import sys

@@ -1,7 +1,5 @@
 """Figures into words: sizes, spans of time, tables. And words into figures: dates and durations."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The commands that look: containers, queue, GPUs, the policy, oneself; and whether more would fit."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The demo's own Docker image: the workload and glibc, nothing else, made by `docker import`. Needs no registry."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

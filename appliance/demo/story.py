@@ -4,8 +4,6 @@ Four containers on a card of 5 GiB. A and B run. C allocates inside what is left
 at once. B ends, C resumes, D goes on waiting until it fits: until A, who would stay for an hour, is killed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

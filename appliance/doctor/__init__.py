@@ -5,8 +5,6 @@ have to say, `cards.py` GPUs and Docker, `plugin.py` Docker's volume plugin, `sw
 answers over a socket: port, proxy, database, directories.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from appliance.doctor import cards, host, services, swarm

@@ -1,7 +1,5 @@
 """GPUs, and how Docker gives them to containers."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from collections.abc import Iterator

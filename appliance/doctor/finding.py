@@ -1,7 +1,5 @@
 """One thing that was looked at, in words."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """What the kernel, the folders and this Python have to say. Sizes are bytes."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

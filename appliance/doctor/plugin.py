@@ -1,7 +1,5 @@
 """Docker's volume plugin: whether it is served, and whether it answers as Docker would ask."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What answers over a socket: the database, Redis, the scheduler, the port, the proxy before it, and directories."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """A Swarm, where this host's Docker is in one: whether it knows what the cards here have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any

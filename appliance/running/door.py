@@ -1,7 +1,5 @@
 """The door: ssh (web/door/server.py) and applications in the browser (apps.py), where people come into containers."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

@@ -7,8 +7,6 @@ that has waited longest without a whole request gives way: of the same address i
 is being answered never gives way. So many connections at most leave descriptors for the database and everything else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging

@@ -1,7 +1,5 @@
 """What an appliance runs on, in words: `make demo` and `make up` say it alike."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

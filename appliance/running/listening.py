@@ -1,7 +1,5 @@
 """The web server: uvicorn, with our doors before it (appliance/running/doors.py)."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import sys

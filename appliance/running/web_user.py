@@ -12,8 +12,6 @@ The web process has a view of the file system of its own. A checkout or a home m
 which only root can remove.
 """
 
-from __future__ import annotations
-
 import ctypes
 import grp
 import logging

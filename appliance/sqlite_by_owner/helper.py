@@ -4,8 +4,6 @@ It starts as root, imports what it needs, and becomes the owner of FOLDER, which
 from then on. It ends when its parent closes the socket or ends.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -4,8 +4,6 @@ An answer has the number of its question. The helper has the rights of a user wh
 plain values, never pickled objects, and its length is bounded.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import sqlite3

@@ -6,8 +6,6 @@ A gate that hears nothing for a second opens by itself, so nobody has to see to 
 every BEAT that it does. Where nothing counts collectives, nothing is asked and nothing waits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -6,8 +6,6 @@ generation share one lock on a file, by a descriptor that they inherit, and a sc
 lock, which is when the last of the generation before has ended.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import logging

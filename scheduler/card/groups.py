@@ -1,7 +1,5 @@
 """Containers whose ranks wait for each other on their cards have their turns together, as if they were one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 

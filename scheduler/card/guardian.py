@@ -8,8 +8,6 @@ It is begun when it is first needed. One that dies, or does not answer, is follo
 everybody again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

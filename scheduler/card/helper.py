@@ -12,8 +12,6 @@ But a restore is, because breaking it off loses the memory.
 Nothing in here decides anything, and nothing is remembered: the state of a process is asked of the driver.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import enum

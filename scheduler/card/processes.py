@@ -4,8 +4,6 @@ The guardian first receives the pids to be locked: it unlocks what a dead schedu
 wait for each other on their cards, as NCCL's ranks do, are locked at a cut (gates.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ the two are apart. Each is a mean over bytes, in which the last hundred GiB or s
 stands in it for the first second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 GIB = 1 << 30

@@ -1,7 +1,5 @@
 """What the turns know of a container: what it may have, and what it was measured to have."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -12,8 +12,6 @@ Containers whose ranks wait for each other (groups.py) are one in here, by the n
 Knows containers by id and processes by pid; monitors/turns/computing.py reports which there are, and who computes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

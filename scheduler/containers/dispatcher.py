@@ -9,8 +9,6 @@ node's by then. What never came to a host ends here, with the placer's own words
 order is named by our id, and every look compares what the records mean with what the placer has.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

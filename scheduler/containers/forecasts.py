@@ -4,8 +4,6 @@ The core plays on from the present state (`core/forecast.py`), end by end, in pi
 it. When somebody ends is known by time limits, and guessed by how long the same job of the same person took before.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping, Sequence

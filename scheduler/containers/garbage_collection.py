@@ -6,8 +6,6 @@ The other way round, what was removed from the engine by others is counted as re
 reported once and could not be taken in then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Whether host memory has room for what a container has on its cards: three limits, all of which have to have it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

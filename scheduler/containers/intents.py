@@ -20,8 +20,6 @@ that makes its claims, and a second place could disagree with the first. While t
 begun.
 """
 
-from __future__ import annotations
-
 from scheduler.sessions.live_containers import LiveContainer
 from scheduler.store import Store
 from web.models import Command, Container

@@ -1,7 +1,5 @@
 """Launching: from a row to a container that runs, or to a sentence about why not and nothing left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ What a process is in is asked of the driver before each step, and what was asked
 done only now, so each step is asked for again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Mapping
 from math import inf

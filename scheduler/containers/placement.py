@@ -1,8 +1,6 @@
 """Which GPUs a container gets that names none: of this host, by what its scheduler has promised; of a Swarm's hosts, by
 what they declare and have reserved. Among its hosts a Swarm chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import inf
 

@@ -6,8 +6,6 @@ ends, of memory that comes back and of what people change, and looks again then.
 other: its command is carried out by commands.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import logging

@@ -4,8 +4,6 @@ Whatever the engine sees is what is so, whoever brought it about. Those who act 
 terminator.py) do it by the engine and then report what they have seen of it here, as the engine itself does.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 

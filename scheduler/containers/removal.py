@@ -1,7 +1,5 @@
 """Taking ended containers away from the engine, at once or, where that could not be done at its moment, later."""
 
-from __future__ import annotations
-
 import logging
 
 from django.db import DatabaseError

@@ -1,7 +1,5 @@
 """What can be changed about a container that lives: pauses, its quota, its priority, its part of the turns."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

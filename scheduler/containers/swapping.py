@@ -13,8 +13,6 @@ driver. What is begun and under nobody's hands (after a failure, a restart, a `R
 the table in core/moves/. One transfer at a time: two would take twice as long each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -3,8 +3,6 @@
 What is found is what the engine has and the rows mean (intents.py); that a start was recorded is not asked for.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

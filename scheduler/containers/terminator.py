@@ -6,8 +6,6 @@ the container has ended: one that is to end gets no more memory, so it must not 
 stays.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from functools import partial

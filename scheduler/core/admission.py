@@ -1,7 +1,5 @@
 """May this container start, or have this quota? Answers are `Refused` with the numbers, or None for yes."""
 
-from __future__ import annotations
-
 from decimal import ROUND_HALF_UP, Decimal
 from math import isnan
 

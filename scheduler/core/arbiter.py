@@ -29,8 +29,6 @@ nothing; time never goes back (`State.now` is the latest time seen).
 Cost: an event about one GPU looks at the containers of that GPU and of those linked to it by containers with several.
 """
 
-from __future__ import annotations
-
 from scheduler.core.effects import Effect
 from scheduler.core.events import Event
 from scheduler.core.handlers import cards, containers, moves, people, queue, sessions

@@ -1,7 +1,5 @@
 """Small pure steps from one `State` to the next. They decide nothing and keep the sums and indexes right."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf

@@ -3,8 +3,6 @@
 All sizes are bytes, all times are seconds on one monotonic clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

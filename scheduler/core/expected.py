@@ -8,8 +8,6 @@ waited before and newcomers, wait until the queue is complete: moments, as a rul
 Who is paused cannot ask, and is not waited for.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isfinite
 

@@ -28,8 +28,6 @@ an admin or a foreign process can break: that no holder is paused for ever and n
 cannot be helped by waiting (not completable) blocks nobody.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from scheduler.core import packing, reserved, safety

@@ -1,7 +1,5 @@
 """What if: would a container with this quota get its memory now; if not, behind whom, and by when at the latest."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

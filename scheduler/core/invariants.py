@@ -1,7 +1,5 @@
 """What is true of every state that the arbiter hands out. The tests and the explorer check it after every event."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from scheduler.core import changes, expected, moves, reserved, safety

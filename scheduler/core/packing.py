@@ -1,7 +1,5 @@
 """Which of several waiting calls to serve together, so that little of the card stays empty."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp

@@ -11,8 +11,6 @@ So a policy may make only newcomers wait, those that hold nothing yet; and it ma
 is certain to be served (completable while the paused stay paused), never for one that nothing but an admin can help.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b

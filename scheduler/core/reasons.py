@@ -1,7 +1,5 @@
 """Why does a call wait? One sentence for people, with the figures."""
 
-from __future__ import annotations
-
 from scheduler.core import fair, reserved, safety
 from scheduler.core.admission import size
 from scheduler.core.people import heads, sharing

@@ -37,8 +37,6 @@ Cost: O(n log n) in the containers of one GPU. GPUs that share a container are l
 claim, and a container ends when it has come up in all of its queues, so vectors need no repeated passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from itertools import product
 

@@ -6,8 +6,6 @@ not used is its *headroom*. The core never knows the headroom: a process uses it
 is judged as if every lease were used to the full. What comes back is reported by `events.Returned`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """One event being handled: the state so far, the effects so far, and what follows from a change by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import isfinite

@@ -1,7 +1,5 @@
 """What a launch asks of whatever runs it: a field of a launch is declared here once, for every engine and a Swarm."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any

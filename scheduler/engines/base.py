@@ -4,8 +4,6 @@ An engine starts, freezes and ends containers and tells what it sees. It decides
 (Docker) or a folder a container (processes) tell it after a restart which containers are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum

@@ -5,8 +5,6 @@ see goes through here: a status equal to the last one of its container is droppe
 out-of-order events harmless, because every status is what the engine *looks like now*, never what an event says.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace

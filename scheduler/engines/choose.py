@@ -1,7 +1,5 @@
 """Which engine this host has. The one place where engines meet the settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ It is the last thing to ask, where nobody may read the kernel's log (kernel_log.
 count is to suppose. Where the log can be read, the engines have reported them.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

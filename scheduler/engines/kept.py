@@ -3,8 +3,6 @@
 Standard library only: keepers run on nothing else.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

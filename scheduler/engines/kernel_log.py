@@ -11,8 +11,6 @@ says nothing about whom. To read the log takes CAP_SYSLOG, or a host that lets e
 The kernel leaves lines out where it ends more than ten processes in five seconds.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from dataclasses import dataclass

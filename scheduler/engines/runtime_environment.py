@@ -3,8 +3,6 @@
 The environment is the same for every engine; only the paths differ (a container sees them where they are mounted).
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence

@@ -8,8 +8,6 @@ An H200's driver (580) sees one process a look, and takes all that was done sinc
 two compute at once, the half of each shows over many looks only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

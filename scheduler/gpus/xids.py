@@ -3,8 +3,6 @@
 https://docs.nvidia.com/deploy/xid-errors/
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

@@ -8,8 +8,6 @@ Written whole or not at all: runtimes read the folder whenever it changes. What 
 specification by its name, and is taken away with the next start.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence

@@ -4,8 +4,6 @@ The quota is what the cluster's scheduler has taken off the card for it (`consum
 what was asked for. Parameters are opaque to the cluster: nobody but us can say that one is wrong, and this is where.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -6,8 +6,6 @@ its pods' resources tells a moment later, and that it has ended when its units a
 given to another.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import uuid

@@ -11,8 +11,6 @@ away holds up new claims only. A claim whose Unprepare never comes (the node was
 is given back when the API server does not know it any more and no program has its socket.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

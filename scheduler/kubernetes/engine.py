@@ -5,8 +5,6 @@ because the driver (scheduler/kubernetes) tells it, and whose a process is, beca
 was mounted for it. It pauses them by their control groups, and has the cluster end their pods.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -5,8 +5,6 @@ which the programs of the claim are, if nobody else is in them: the rest of thei
 file in each group, version 1 by a tree of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

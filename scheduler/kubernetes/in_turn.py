@@ -1,7 +1,5 @@
 """What is done about one claim is done in turn; what is asked for again while it is done is done once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """What we are called in a cluster, and what our words are there."""
 
-from __future__ import annotations
-
 import re
 
 DRIVER = "gpushare.dev"  # also the vendor of our CDI devices, and the group of our parameters

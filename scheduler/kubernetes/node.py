@@ -1,7 +1,5 @@
 """The driver of a node, put together: what the kubelet asks (driver.py), what the cluster reads (slices.py)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

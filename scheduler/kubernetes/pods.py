@@ -5,8 +5,6 @@ people see of a container of a cluster. What ends a pod is its deletion, or an e
 disruption budgets first; both only while it is the pod that was meant: another of the same name is not touched.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A file a claim, by the cluster's uid. It says what the kubelet is answered, so t
 while the API server is away; whether the claim lives, the database says. What was half written is no record.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What the containers of a claim are equipped with, as CDI says it: the same as all containers of ours."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any

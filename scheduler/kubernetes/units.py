@@ -5,8 +5,6 @@ ones a container gets, and asks first which we would prefer: all of one card, an
 where least is left over. What is picked from two cards is refused, as it would be no quota of one card.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the kubelet shows in a pod's events when something could not be done."""
 
-from __future__ import annotations
-
 import logging
 
 from django.db import DatabaseError

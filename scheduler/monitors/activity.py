@@ -16,8 +16,6 @@ Where the threads of one waited while it was idle is kept in a file while it is 
 a call that has blocked already would look like all that it has ever seen. Of whom nothing is known may want to compute.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Notes the audit chain's end outside of the database each second, and tells if that was cut off or replaced."""
 
-from __future__ import annotations
-
 import logging
 
 from django.db import DatabaseError

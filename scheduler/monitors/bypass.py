@@ -1,7 +1,5 @@
 """Finds containers with a process that bypassed the shim; reports each once, and kills it if configured."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 

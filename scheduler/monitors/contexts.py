@@ -1,7 +1,5 @@
 """What a context takes, measured again where it could not be at the start: a card that is full has no room for one."""
 
-from __future__ import annotations
-
 import asyncio
 
 from scheduler.gpus import Gpus

@@ -1,8 +1,6 @@
 """Fair share between the core and the records: what is due to whom is told to the core, with what was had before and
 what other hosts have counted; what it counts is written each minute and at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

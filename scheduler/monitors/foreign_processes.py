@@ -1,7 +1,5 @@
 """Processes on a card that are no container's: whose they are and what they run, for people."""
 
-from __future__ import annotations
-
 import pwd
 from collections.abc import Mapping
 from itertools import takewhile

@@ -4,8 +4,6 @@ It is only told: `web/services/attention/` makes sentences of it. Disks and memo
 their figures change all the time, and each change is written.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterable, Mapping

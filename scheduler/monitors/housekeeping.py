@@ -1,7 +1,5 @@
 """What is done each minute so that the records do not grow for ever, and nothing in them waits for ever."""
 
-from __future__ import annotations
-
 import logging
 
 from django.conf import settings

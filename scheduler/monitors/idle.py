@@ -3,8 +3,6 @@
 The core is told as well, before they count as idle: who gives way to those who wait is its decision.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping

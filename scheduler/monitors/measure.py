@@ -15,8 +15,6 @@ session that holds far more than it charged itself, where that takes its contain
 libraries are not that large.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -5,8 +5,6 @@ A reservation's times are dates, by the database's clock. Once it has begun, its
 and goes on while the host sleeps: so it lasts as long as it was meant to, whatever becomes of the date.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable

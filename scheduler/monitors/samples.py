@@ -3,8 +3,6 @@
 Use inside a lease sends no message, so its growth and shrinking are written down in bulk, as one event each second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Tells the store what containers hold and who waits: the rows that a screen shows. Only what changed is written."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Ends containers whose time is over: a warning, then SIGTERM, then SIGKILL."""
 
-from __future__ import annotations
-
 from scheduler.containers.registry import Containers
 from scheduler.containers.terminator import Terminator
 from scheduler.parts import PERIODS

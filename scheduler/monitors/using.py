@@ -1,7 +1,5 @@
 """What each container uses of the host's processors and RAM: read in a thread, from the kernel."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import NamedTuple
 

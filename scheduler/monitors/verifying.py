@@ -1,7 +1,5 @@
 """Has the audit log verified, once a day, by a process of its own: no decision waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

@@ -8,8 +8,6 @@ that starts waits for Docker. So what the database alone can answer is answered 
 only what needs the containers waits until all is taken over (`begin`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ put in is put in by a descriptor of the folder, by calls that follow no link, an
 by a program that has time, follows no link, and does not mind how deep a tree is (shutil.rmtree fails at a thousand).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -9,8 +9,6 @@ never started (it was killed, or the start failed) is given back when Docker say
 Each mounting is a container of its own, with its own folder, also where several mount one volume.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

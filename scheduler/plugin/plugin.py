@@ -7,8 +7,6 @@ Docker's. What has come by it before is looked after in any case.
     run       once all is taken over
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ repeats a call of which the connection broke, for half a minute, so a scheduler 
 Nobody but root is here, and yet everything has a bound.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

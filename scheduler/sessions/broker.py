@@ -9,8 +9,6 @@ arbiter is never told of a change that it has not finished. And a grant is in th
 told again if it is not heard (lease.h).
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping

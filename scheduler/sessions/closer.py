@@ -8,8 +8,6 @@ for each container that has something to close; what one of them waits for holds
 Even the scheduler's end does not wait for these threads.
 """
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import os

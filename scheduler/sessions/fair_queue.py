@@ -9,8 +9,6 @@ takes longer than a message may counts as several: what one costs grows with the
 What is to be heard is a piece of work: a call that deals with one message and returns whether there are more.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

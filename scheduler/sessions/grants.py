@@ -8,8 +8,6 @@ so do the processes.) A grant is noted before the page shows it, and what is tak
 than what its page may rightly say.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import mmap

@@ -8,8 +8,6 @@ the process really holds is found through NVML (see measure.py).
 The memory file is sealed against resizing, so that no process can make the scheduler fault by shrinking it.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -5,8 +5,6 @@ of its own, of which nobody waits for the end but who asked; and those at one co
 after the other, so that no container has more than one thread. Even the end of the scheduler does not wait for them.
 """
 
-from __future__ import annotations
-
 import _thread
 import asyncio
 import contextlib

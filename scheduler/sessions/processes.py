@@ -6,8 +6,6 @@ fork can hold that open, and a living process can lose it), and its lease return
 (reaper.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Waits until the card no longer shows the processes that have died: the driver frees memory a little after death."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -5,8 +5,6 @@ same. When it was suspended is never left to a sum: of calls that wait together 
 stands for all, from the first that waits to the last that goes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from scheduler.core.effects import Granted, Rejected, Suspended

@@ -1,7 +1,5 @@
 """Containers and their processes come and go: who is known to the broker, and what each may have."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from scheduler.core.effects import Refused

@@ -8,8 +8,6 @@ who connects beyond it waits in its own container's backlog.
 `Server` knows no memory: what a message means is the `Handler`'s business (processes.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

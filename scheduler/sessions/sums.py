@@ -4,8 +4,6 @@ Of rejected calls the first one of its kind is told by itself, at once, and of a
 container. What follows within the period is counted, and told in one sum when the period is over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -5,8 +5,6 @@ withheld. A wait goes on over a
 restart of the scheduler: what was told of it before is ended by what becomes of the container's next call.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from scheduler.core.events import Event, Reordered, WaitedBefore

@@ -4,8 +4,6 @@ A frame has a fixed size, so reading needs no buffer management: at most one unf
 that differs is an error by definition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from scheduler.core.effects import Reason

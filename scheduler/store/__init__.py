@@ -8,8 +8,6 @@ store.usage.counted(gpu, person, …)      what people have had of the cards (us
 await store.reservations.due(seconds)     what is reserved on these cards (reservations.py)
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta

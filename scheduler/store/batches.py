@@ -1,7 +1,5 @@
 """One batch of what a scheduler writes, into the database: in one transaction, and once, however often it is tried."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from uuid import UUID
 

@@ -6,8 +6,6 @@ role of its own has to say about others' cards (web/services/joining/functions.p
 takes those of a node that is away, too: so does a host that was given another name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any

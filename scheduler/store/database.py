@@ -6,8 +6,6 @@ Each transaction that writes keeps this node's row until its end (node_lease.py)
 one, as on a host that hangs, would keep it from whoever takes the node's place; so PostgreSQL ends such a transaction.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -4,8 +4,6 @@ In the database's thread: whoever reads the log slowly delays no decision. What 
 left to the audit log; what a warning has told where it was found is not told again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

@@ -18,8 +18,6 @@ The file is durable (`synchronous=FULL`) where somebody waits for that, while th
 killed scheduler loses nothing by writing without, and a power cut ends the containers as well.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -11,8 +11,6 @@ and nobody takes; once it is back, the name is whose it was until somebody else 
 without the database takes the name when it is back, or ends.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ and the containers that live, with their claims, what the last event said that t
 without what owners make large or secret.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 

@@ -3,8 +3,6 @@
 So every change here is an update that says so, and whoever comes too late changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from shlex import quote

@@ -4,8 +4,6 @@ A run's container, its launch command and its place in `progress` are written to
 that is killed at any step finds either a run that has not begun, or one whose launch command is open.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What must be in the database before anything follows from it: the claims of containers on GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from django.db import Error, transaction

@@ -1,7 +1,5 @@
 """What the scheduler asks the database: what is to be done, and what an earlier scheduler knew."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Reservations on this host's cards, as the database has them; and what lacks of them, which it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 

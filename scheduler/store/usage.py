@@ -4,8 +4,6 @@ Each host writes the rows of its own cards and reads those of all. Rows say when
 as far as this host knows it, and are decayed to the present when they are read: in between nobody has to touch them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What Docker has had made here: volumes, and containers that mount them. Durable before Docker has its answer."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ After each write the group "live" is told to look again, and so is whoever waits
 messages are hints, and losing one costs nothing but time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -4,8 +4,6 @@ There is no second definition here: sizes, layouts, constants and the arithmetic
 (see binding_build.py). What one GPU has in a page is in slots.py. All sizes are bytes.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

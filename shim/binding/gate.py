@@ -1,7 +1,5 @@
 """The gate of a lease page, through gate.c: by it programs on several cards are stopped together (gate/gate.h)."""
 
-from __future__ import annotations
-
 from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The compiled part of gpushare: `ffi` and `lib`, which cffi makes of our C code (binding_build.py)."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

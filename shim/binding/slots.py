@@ -1,7 +1,5 @@
 """One GPU's part of a lease page, through lease.c. All sizes are bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from shim.binding.native import ffi as _ffi

@@ -4,8 +4,6 @@ A card is one file (see card.h); every process whose GPUSHARE_SIM names it share
 own: containers get that folder mounted.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """allocations/: what happened to containers and their memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.db.models import QuerySet

@@ -1,7 +1,5 @@
 """What records look like from outside (docs/rest.md). All of it is read-only."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 

@@ -1,7 +1,5 @@
 """attention/: what needs somebody now."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drf_spectacular.utils import extend_schema

@@ -1,7 +1,5 @@
 """audit/: what people did and tried to do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.db.models import QuerySet

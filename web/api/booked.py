@@ -1,7 +1,5 @@
 """announcements/: notices for everybody, and windows of maintenance. reservations/: who has what when."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

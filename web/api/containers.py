@@ -1,7 +1,5 @@
 """containers/: launch, look, steer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """gpus/: every GPU, what is charged and held on it, and how it is shared."""
 
-from __future__ import annotations
-
 from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 from django.http import HttpResponse

@@ -1,7 +1,5 @@
 """me/: who one is here, what one may use, and what one uses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.utils import timezone

@@ -1,7 +1,5 @@
 """nodes/: the hosts that run a scheduler: looked at, invited, drained, labelled, removed. nodes/join/: one joins."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """notifying/: who is told of what needs somebody. me/notifications/, me/notices/: of one's own containers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.conf import settings

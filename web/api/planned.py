@@ -1,7 +1,5 @@
 """planned/: launches that begin later."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """presets/: launches that admins have written for others to click."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drf_spectacular.utils import extend_schema

@@ -1,7 +1,5 @@
 """queue/, policy/, forecast/: who waits, in which order, and whether more would fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.db.models import QuerySet

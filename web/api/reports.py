@@ -1,7 +1,5 @@
 """reports/allocations/, fairness/, peaks/: who held how much for how long, against what was due, and what runs took."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

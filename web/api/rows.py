@@ -1,8 +1,6 @@
 """Rows of lists as they are answered, straight from the database's columns: records and their serializers take three
 times as long. What each field means is in web/api/answers.py."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace

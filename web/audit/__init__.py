@@ -9,8 +9,6 @@ can set `Chain` back as well: against that stands the anchor, a file outside of 
 found is described in docs/audit.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

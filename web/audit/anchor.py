@@ -9,8 +9,6 @@ anchor that is gone, damaged or names another seal is an error until an admin ha
 make the file go away could cut off the chain as well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The log as people read it: newest first, by time, person and the name of what it was done to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """What was found when the log was verified last, kept in the database; and verifying it beside a web process' work."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

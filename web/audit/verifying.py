@@ -1,7 +1,5 @@
 """Recomputing the chain: which seals hold, and every fault as a sentence. Each row is read once, in order."""
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby

@@ -6,8 +6,6 @@ is sent a refusal, and 4000 + its status as close code. Opening and closing go i
 typed and shown does not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

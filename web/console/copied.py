@@ -5,8 +5,6 @@ keeper writes directly has no such file. An end frees memory, so it is announced
 through yet: who follows a log asks here whether its last lines are in it.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

@@ -13,8 +13,6 @@ stands still for an hour does not look like a dead connection.
 Nothing that passes is stored or logged here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

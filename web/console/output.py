@@ -5,8 +5,6 @@ However many follow logs, one task looks whether any has grown: it asks the file
 second the database which containers have ended. Those who follow one log read from one descriptor, each at their place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """The output of pods: the cluster keeps it. Where people read it, a setting says (GPUSHARE_KUBERNETES_LOGS)."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from urllib.parse import quote

@@ -7,8 +7,6 @@ The scheduler connects inside the container's network namespace and passes the d
 loop. From another host they come over the relay.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -5,8 +5,6 @@ that breaks off without END is begun again where it was, as soon as that host's 
 or anything twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A session of ssh: one program in the container, with or without a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

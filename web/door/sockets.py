@@ -3,8 +3,6 @@
 So it is reached as the container's user, and a path leads where it leads in the container, never out of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 

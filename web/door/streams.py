@@ -1,8 +1,6 @@
 """The streams of a program in a container. On this host they are the program's own, handed over by the scheduler, and
 nothing of them passes its loop; a terminal, and what runs on another host, comes in frames (web/console/frames.py)."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -3,8 +3,6 @@
 Each incident is what some record says already; nothing is stored for this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta

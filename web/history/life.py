@@ -1,7 +1,5 @@
 """The life of a container as stretches of time in one state each, put together from the spans that reports add up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime

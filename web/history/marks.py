@@ -1,7 +1,5 @@
 """What is marked on a day's replay: who waited for memory and from when to when, and who was killed."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -10,8 +10,6 @@ Runs are alike that had the same image and the same command, whoever launched th
 one person's with the same image are the next best. What others do with an image says nothing about the reader's work.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any

@@ -4,8 +4,6 @@ Computed from raw events each time, so there is no second account that could dif
 as finely as those are still kept. `rows` is what REST, CSV and the printable page show.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping

@@ -11,8 +11,6 @@ card has, and `used` × `span` is what the fairness page adds up.
 What people had and were due (`UsageHour`) is kept by the hour for a month, then added up to days of UTC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any

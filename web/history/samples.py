@@ -3,8 +3,6 @@
 Sums are left to the database: a day of 200 containers is some 300,000 rows, and a chart has a few hundred points.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -5,8 +5,6 @@ that reports, allowances, pages and the audit log cannot disagree. Time is count
 bytes: sums are exact, in whatever order they are made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta

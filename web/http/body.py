@@ -1,7 +1,5 @@
 """Request bodies are JSON objects and answers are JSON, whatever the headers say."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ its sender may send: little, until a signed-in user stands behind it. A request 
 sentence, JSON for REST and a page for browsers, and its connection is closed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

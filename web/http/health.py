@@ -1,7 +1,5 @@
 """/healthz: this process answers. /readyz: it can do its work."""
 
-from __future__ import annotations
-
 from django.db import DatabaseError
 from django.http import HttpRequest, JsonResponse
 

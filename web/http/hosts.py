@@ -1,7 +1,5 @@
 """A request by a name that is not among GPUSHARE_ALLOWED_HOSTS: which setting that is, for whoever reads the answer."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

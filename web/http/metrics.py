@@ -4,8 +4,6 @@ With GPUSHARE_METRICS=loopback also for programs of this host that come without 
 on this host brings strangers, and says so in a header.
 """
 
-from __future__ import annotations
-
 import ipaddress
 
 from django.conf import settings

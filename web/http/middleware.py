@@ -1,8 +1,6 @@
 """What every request passes: where it came from is noted for the audit log; text that nothing can hold stops it, and so
 do too many of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 

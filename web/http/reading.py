@@ -1,7 +1,5 @@
 """Reading a container's output, for REST and pages: who may, how many at once, and for how long."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any, cast
 

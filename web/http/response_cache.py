@@ -5,8 +5,6 @@ its current snapshot, which names all transactions whose changes can be seen. So
 was committed before they asked. What is kept is for all readers: callers look up rights for each request.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

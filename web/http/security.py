@@ -1,8 +1,6 @@
 """What browsers are told, and asked: the Content-Security-Policy of every page (our own files and nothing else, nothing
 inline), and whether a page of another site asks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from django.conf import settings

@@ -4,8 +4,6 @@ Whoever is refused is answered in the handshake, like any request: nothing is lo
 from one address, out of the same budget as requests of nobody yet: for each, a session or a token is looked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit

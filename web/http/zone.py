@@ -1,7 +1,5 @@
 """The time zone of pages: the reader's, as the browser names it in a cookie (static/gpushare/theme.js)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo

@@ -1,7 +1,5 @@
 """The WebSocket of the dashboard, /ws/dashboard/: a snapshot, then numbered deltas (see web/live/feed.py)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

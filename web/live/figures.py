@@ -7,8 +7,6 @@ has its series and an ended one has none, so there are never more than what runs
 Names, units and suffixes are those of https://prometheus.io/docs/practices/naming: bytes, seconds, ratios of 0 to 1.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

@@ -4,8 +4,6 @@
 line: on a busy machine of two cores a scrape of a thousand containers took 0.26 s with it, and 0.05 s with this.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate

@@ -7,8 +7,6 @@ record that is gone. Whatever changes by the mere passing of time (ages, the clo
 left out: it would make every second a change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any

@@ -8,8 +8,6 @@ keeps it short, secrets.py clean; choose.py says which. Levels: error and warnin
 anyway, debug is for who looks for a fault.
 """
 
-from __future__ import annotations
-
 
 class ById:
     """A container of which nothing but its id is at hand."""

@@ -1,7 +1,5 @@
 """Which form the log has, and Django's setting for it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

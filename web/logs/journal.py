@@ -6,8 +6,6 @@ python3-systemd has to be compiled against a libsystemd that the host need not h
 a binary; both wait where journald does not read. Here nobody waits: a decision is worth more than a line about it.
 """
 
-from __future__ import annotations
-
 import array
 import errno
 import fcntl

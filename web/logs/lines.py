@@ -6,8 +6,6 @@ What other people name, say or send cannot forge one: control characters are wri
 the message, and the lines of a traceback begin with a bar.
 """
 
-from __future__ import annotations
-
 import ast  # noqa: F401 -- and tokenize: Python 3.13 imports them for the first traceback, perhaps when no file opens
 import json
 import logging

@@ -4,8 +4,6 @@ Nothing of ours logs a secret. But an exception of a library may quote the addre
 debug line the headers that it has sent.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

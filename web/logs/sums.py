@@ -1,7 +1,5 @@
 """How often the log says the same: the first of a kind is written, the others of the next seconds are counted."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import threading

@@ -3,8 +3,6 @@
 `web/audit/` writes and verifies it; nothing else does.
 """
 
-from __future__ import annotations
-
 from django.db import models
 
 

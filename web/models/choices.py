@@ -1,7 +1,5 @@
 """Words that a container's record can have in one of its fields."""
 
-from __future__ import annotations
-
 from django.db import models
 
 

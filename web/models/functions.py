@@ -1,7 +1,5 @@
 """PostgreSQL functions, of services/joining/functions.py, for hosts with a role of their own: they see all rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.db import connection

@@ -3,8 +3,6 @@
 Sizes are bytes. Times are aware UTC datetimes.
 """
 
-from __future__ import annotations
-
 from django.db import models
 
 from web.models.hosts import Gpu

@@ -4,8 +4,6 @@ Receivers, rules, silences and wishes are what people want; `web/services/` alon
 deliveries are what happened; `web/notifying/` alone writes them. Times are aware UTC datetimes.
 """
 
-from __future__ import annotations
-
 import uuid
 
 from django.conf import settings

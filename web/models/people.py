@@ -1,7 +1,5 @@
 """Tokens, and what people may use. Users and groups are Django's; roles are groups (`web/people/roles.py`)."""
 
-from __future__ import annotations
-
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError

@@ -1,7 +1,5 @@
 """What the web side wants to be shown of what another host has (web/relay/)."""
 
-from __future__ import annotations
-
 import uuid
 
 from django.db import models

@@ -1,7 +1,5 @@
 """Times that repeat: local times of days in a zone, as points in time. Pure."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 

@@ -3,8 +3,6 @@
 Memory over time is GiB × hours, held on a card while somebody waited there.
 """
 
-from __future__ import annotations
-
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.core.validators import MaxValueValidator, MinValueValidator

@@ -4,8 +4,6 @@ It is never stored, so the two sides that write a container's record cannot disa
 only place that knows which facts make which state: for one record (`state_of`) and for the database (`in_state`).
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, Final, Protocol
 

@@ -1,7 +1,5 @@
 """Docker volumes that bring a container its quota: what was asked for, until Docker removes them."""
 
-from __future__ import annotations
-
 from django.db import models
 
 from web.models.hosts import Node

@@ -1,7 +1,5 @@
 """Notices for everybody, told once to each person who wants to be told; and what is to begin, begun."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from django.conf import settings

@@ -1,7 +1,5 @@
 """From what attention says at one moment to what was so for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 

@@ -4,8 +4,6 @@ Allocation events are numbered in the order in which they were committed (an app
 number that was looked at, written in one transaction with what follows from it, says all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 

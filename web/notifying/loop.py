@@ -7,8 +7,6 @@ Every web process has one. One of them looks (`watching.holds`); all of them sen
 has one thread at a time, so that one who is slow keeps nobody else waiting while there are threads.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

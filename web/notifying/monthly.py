@@ -1,7 +1,5 @@
 """Last month's report by mail: who used how much, by person and by group, with the figures as CSV beside it."""
 
-from __future__ import annotations
-
 import logging
 from datetime import UTC, datetime, timedelta
 

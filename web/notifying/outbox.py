@@ -8,8 +8,6 @@ What a receiver refuses is tried again by itself; what cannot reach a receiver h
 back, or a thousand of them would each wait for the same silence. The messages about one thing go in their order.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timedelta

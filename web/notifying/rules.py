@@ -1,7 +1,5 @@
 """Which episode is told to whom: as the rules say, and not while a silence covers it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 

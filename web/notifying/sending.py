@@ -1,7 +1,5 @@
 """One try to send one message: bounded in seconds and bytes, whoever is at the other end and however slow."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The look at what there is to tell, by one process at a time."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from uuid import UUID
 

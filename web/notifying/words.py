@@ -4,8 +4,6 @@ The forms are those of https://prometheus.io/docs/alerting/latest/configuration/
 Alertmanager's API v2, `POST /api/v2/alerts`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """What the buttons post to. The answer is a toast that says what the scheduler did."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID

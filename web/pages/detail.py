@@ -1,7 +1,5 @@
 """One container: what it holds and held, its life, processes, events, output and settings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID

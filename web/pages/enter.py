@@ -1,8 +1,6 @@
 """Where links lead: one that signs in (web/people/links.py), an invitation (web/people/memberships.py), and an
 application at a host name of its own (web/door/entering.py), which has sent this browser here and gets it back."""
 
-from __future__ import annotations
-
 from urllib.parse import urlencode
 
 from django.conf import settings

@@ -1,7 +1,5 @@
 """The fairness page: who used how much of what others waited for, against their fair share; and who holds idle."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """What every page has: its frame, who asks, and how an answer looks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar

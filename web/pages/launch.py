@@ -1,7 +1,5 @@
 """The launch form: filled in with help, previewed on each GPU, and answered field by field."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 from uuid import UUID

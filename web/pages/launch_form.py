@@ -3,8 +3,6 @@
 Which fields there are, and of what kind each is, `LaunchSpec` says; here is how people write each kind.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

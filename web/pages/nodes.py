@@ -1,8 +1,6 @@
 """The hosts of the appliance, for admins: one more is invited, one is drained, labelled, removed. The rules are
 web/services/nodes.py's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib import messages

@@ -1,7 +1,5 @@
 """Notifications: who is told of what needs somebody, for admins; what one is told of one's own, a part of Me."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

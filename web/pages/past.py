@@ -1,7 +1,5 @@
 """What was: incidents, the replay of a day or of any other length of time, and who held what at one moment of it."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode

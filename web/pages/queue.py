@@ -2,8 +2,6 @@
 
 And the launches that begin later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Reports: a range, a grouping, a chart, a table, CSV and paper."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, time, timedelta
 from typing import Any
 

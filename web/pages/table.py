@@ -1,7 +1,5 @@
 """The table of containers: searched, filtered, sorted and cut into pages by the database."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What the scripts say; everything else that a person reads stands in templates/."""
 
-from __future__ import annotations
-
 from web.models import AllocationEvent, Happening, State
 
 STATES: dict[str, str] = {

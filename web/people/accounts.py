@@ -1,7 +1,5 @@
 """Accounts: who is made, what their role is, who is switched off. REST, the pages and the command line call this."""
 
-from __future__ import annotations
-
 import secrets
 import unicodedata
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What a person may use, and whether a launch or a change stays inside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase

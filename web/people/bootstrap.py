@@ -1,7 +1,5 @@
 """What a new appliance needs before anybody can sign in: the role groups, an admin, and the admin's token."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

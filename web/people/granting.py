@@ -1,7 +1,5 @@
 """Allowances as admins give them, to a person or to a group. Current limits for whom is allowances.py's."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Groups: made, ended, and who is in them. Those of the roles are not touched here: a role is given to a person."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth import get_user_model

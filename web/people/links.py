@@ -4,8 +4,6 @@ The key stands in the address behind a #, which browsers send to nobody: it is i
 posts it (templates/enter.html).
 """
 
-from __future__ import annotations
-
 import ipaddress
 import secrets
 from datetime import timedelta

@@ -3,8 +3,6 @@
 The key stands in the link behind a #, which browsers send to nobody: it is in no log and no Referer.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 from datetime import datetime, timedelta

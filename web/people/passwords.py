@@ -1,7 +1,5 @@
 """Passwords: where somebody's is kept, and changing one that is kept here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from django.conf import settings

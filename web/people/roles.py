@@ -11,8 +11,6 @@ for whom it launches. That person is the owner, under their own allowance; the s
 nothing else of anybody.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum

@@ -4,8 +4,6 @@ All people are due the same unless an admin says otherwise, and a group counts o
 `current`; whoever changes anything of it wakes the scheduler by the signals in web/services/issuing.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -4,8 +4,6 @@ It stands in front of every other way to check a password (REST, the login page,
 authentication backend: Django asks it first, and a PermissionDenied from it ends the attempt.
 """
 
-from __future__ import annotations
-
 import time
 from datetime import datetime
 from math import ceil

@@ -1,7 +1,5 @@
 """Public keys with which people sign in by ssh, and the key by which they know this host (web/door/)."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -1,7 +1,5 @@
 """Tokens: made, found, ended. The key has 256 random bits, so one fast hash keeps it; only passwords need slow ones."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from contextlib import suppress

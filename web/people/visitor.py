@@ -1,7 +1,5 @@
 """Who is behind a connection that lasts, and whether they still may be: it outlives sessions, tokens and accounts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The web side's end: a connection to the scheduler of another host, for what only that has of a container."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import socket

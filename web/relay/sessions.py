@@ -4,8 +4,6 @@ Whoever has one has a connected UNIX socket, with all that is known of those: by
 read. How the other side ended is not told; what passes says whether it is whole.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

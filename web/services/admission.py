@@ -8,8 +8,6 @@
 Each way says what is asked for and where it goes; what its owner may have and what is written is decided here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

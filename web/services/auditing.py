@@ -1,7 +1,5 @@
 """Having the audit log verified, by whoever may read it."""
 
-from __future__ import annotations
-
 from django.contrib.auth.models import User
 
 from web import audit

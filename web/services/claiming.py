@@ -5,8 +5,6 @@ pod's service account, by the setting GPUSHARE_KUBERNETES_PEOPLE, and up to that
 scheduler, which the kubelet talks to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

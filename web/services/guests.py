@@ -1,7 +1,5 @@
 """Sharing an application: who may open it beside its owner. A guest reaches that one port, and nothing else of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth import get_user_model

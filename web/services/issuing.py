@@ -1,7 +1,5 @@
 """How a command reaches the scheduler: a row, a hint to look at it, and a wait for the outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Launching: from what somebody asks for to a Container row and a launch command, or one clear refusal."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -5,8 +5,6 @@ allowance, is a setting: GPUSHARE_PLUGIN_PEOPLE names the accounts. The first is
 Asked by the scheduler, to which Docker talks; it is the web side that knows people and allowances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ empty or has what it held counted as lost; it is told of no more, its history st
 scheduler of its name starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from django.contrib.auth.models import User

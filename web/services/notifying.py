@@ -3,8 +3,6 @@
 Receivers are admins' business, to look at as well: their addresses are often as good as a password.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from django.conf import settings

@@ -3,8 +3,6 @@
 Those that come with the product are rows like all others (web/migrations): an admin changes or removes them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ each has its history, its end and its claims, on whichever node it came to. All 
 limit, has killed a run, or its last one was removed: from then on none begins, and the placer takes the launch back.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Whether a container's compute weight and limit are kept: THE rule for answers, pages and Attention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any

@@ -6,8 +6,6 @@ is in the command's outcome: see `wait_for`. Everything that can be refused with
 row is written. All raise `web.errors.Problem`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """A warning to an owner that what they hold lies idle: an entry of the audit log, shown on their pages for a day."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from django.contrib.auth.models import User

@@ -1,7 +1,5 @@
 """What may be asked for ahead of time: notices, windows of maintenance, reservations."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta
 from typing import Any

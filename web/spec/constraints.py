@@ -5,8 +5,6 @@ where the labels of `nodes/` count. So their signs are those that Docker takes, 
 and a node without the label differs from every value.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

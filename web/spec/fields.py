@@ -4,8 +4,6 @@ The REST framework's own fields take "yes" for true, 3 for "3" and "3" for 3. A 
 its author thinks is worse than one that is refused. Declaring the input this way also writes the OpenAPI schema.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Callable, Mapping

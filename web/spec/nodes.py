@@ -1,7 +1,5 @@
 """What may be said of a node, and of one that is to join."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field

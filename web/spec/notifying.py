@@ -1,7 +1,5 @@
 """What receivers, rules, silences and notifications may say."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import urlsplit
 

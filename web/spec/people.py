@@ -1,8 +1,6 @@
 """What may be said of people: tokens, passwords, accounts, groups and allowances. Whether it fits what is there is
 decided in web/people/; here is what makes sense at all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.validators import EmailValidator

@@ -1,7 +1,5 @@
 """Points in time and periods that people ask about: one rule for REST, pages and what they download."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, time
 
 from django.utils import timezone

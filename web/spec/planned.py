@@ -4,8 +4,6 @@ A launch with one of PLANS is planned. Each field is also taken as people write 
 `--after train:any`, `--sweep lr=0.1,0.01`, `--sweep 40`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What may be said of a preset."""
 
-from __future__ import annotations
-
 from rest_framework import serializers
 
 from web.spec.fields import StrictSerializer, StrictText

@@ -1,7 +1,5 @@
 """The quota of a launch that names none, by its image's label, else a default; and how much of the host's memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from django.conf import settings

@@ -1,8 +1,6 @@
 """What a launch, a change and the other requests may say. Whether the card, the queue and the person's allowance can
 bear it is decided in web/services/; here is what makes sense at all."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@
 its end in any case.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Ranks on several hosts: whether a launch says so, in the words of torchrun, Slurm and accelerate."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

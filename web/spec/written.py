@@ -3,8 +3,6 @@
 Each is brought into the kind of value that REST takes; whether that value makes sense, the field itself says.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from web.errors import invalid

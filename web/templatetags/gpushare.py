@@ -1,7 +1,5 @@
 """Filters for templates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

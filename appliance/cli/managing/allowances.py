@@ -1,7 +1,5 @@
 """`gpushare allowances`: what persons and groups are given."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

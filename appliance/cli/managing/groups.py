@@ -1,7 +1,5 @@
 """`gpushare groups`: who is in which."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`gpushare guests`: who may open a container's application."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """Limits of allowances, from words and into words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from appliance.cli.errors import Problem

@@ -1,7 +1,5 @@
 """`gpushare nodes`: the hosts of the appliance."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated
 

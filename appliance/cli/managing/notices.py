@@ -1,7 +1,5 @@
 """`gpushare notice`: what everybody is to know, and windows of maintenance."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated

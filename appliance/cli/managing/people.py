@@ -1,7 +1,5 @@
 """`gpushare people`: accounts, their roles, and what is in force for each."""
 
-from __future__ import annotations
-
 import sys
 from enum import StrEnum
 from typing import Annotated, Any

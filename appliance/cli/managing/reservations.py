@@ -1,7 +1,5 @@
 """`gpushare reserve`, `gpushare reservations`: GPU memory from one time to another."""
 
-from __future__ import annotations
-
 import os
 from datetime import datetime
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`gpushare keys` and `gpushare ssh-config`: public keys for ssh into containers, and what OpenSSH reads of them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

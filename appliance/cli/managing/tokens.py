@@ -1,7 +1,5 @@
 """`gpushare tokens` and `gpushare audit`: one's keys for programs; what people did."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

@@ -4,8 +4,6 @@ Here is the command; listening.py listens here, tunnel.py is one connection into
 passes HTTP on.
 """
 
-from __future__ import annotations
-
 import contextlib
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Whose a connection to this machine's own 127.0.0.1 is: everybody with an account on a login node could come in."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Listens on this machine, opens the browser, and passes connections on."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import webbrowser

@@ -1,7 +1,5 @@
 """Launches that begin later: what waits, and `hold`, `release`, `cancel`, `edit` and `again`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """Which columns of a table fit, and how wide each is. All widths are in cells of the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The screen of `top` as lines: pieces of text, each with a style. Nothing here is wider or higher than it may be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from appliance.cli.client import Json

@@ -1,7 +1,5 @@
 """`top` in a terminal: looks again and again in one thread, kills in others, and draws at once whatever a key does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

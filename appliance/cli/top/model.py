@@ -1,7 +1,5 @@
 """What `top` shows, and what keys do with it. It knows no terminal and asks nobody."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime

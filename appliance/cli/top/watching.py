@@ -1,7 +1,5 @@
 """The command `top`: live in a terminal, one look where nobody looks at a screen."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

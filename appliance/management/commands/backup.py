@@ -1,7 +1,5 @@
 """`manage.py backup FILE`: all that cannot be made again, in one file, while everything runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

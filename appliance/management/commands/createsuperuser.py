@@ -1,7 +1,5 @@
 """manage.py createsuperuser: Django's own, by the rules for names that hold everywhere else."""
 
-from __future__ import annotations
-
 from django.contrib.auth.management.commands import createsuperuser
 
 from web.errors import Problem

@@ -1,7 +1,5 @@
 """`manage.py doctor`, also as `gpushare doctor` on the host: is everything there that the appliance needs?"""
 
-from __future__ import annotations
-
 import sys
 from json import dumps
 from typing import Any

@@ -1,7 +1,5 @@
 """`manage.py migrate`: Django's own, but not on a host that has joined: the database is the web side's to change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.conf import settings

@@ -1,7 +1,5 @@
 """`manage.py restore FILE`: a backup onto an empty host. The audit log is verified before anybody believes it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`manage.py rundoor`: the door for ssh and for applications as a service of its own, beside the web side."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError

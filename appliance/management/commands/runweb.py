@@ -1,7 +1,5 @@
 """`manage.py runweb`: the web side as a service of its own, beside a scheduler."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 from typing import Any

@@ -3,8 +3,6 @@
 It knows nothing of JupyterHub.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What a person's notebook is called on the appliance."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 

@@ -10,8 +10,6 @@
 one is chosen. What a browser or a script sends is looked up here, never passed on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any

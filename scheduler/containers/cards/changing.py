@@ -6,8 +6,6 @@ there); then its pages, its leases and the core follow (`Sessions.reassign`), an
 who comes back. Its device nodes follow before the driver restores it. If the driver refuses, all goes back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence

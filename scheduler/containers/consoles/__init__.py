@@ -7,8 +7,6 @@ ends. One connection at a time looks at it; a newer one takes over from an older
 nobody looks, the newest output is kept in memory for the next who does; the log has all of it anyway.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

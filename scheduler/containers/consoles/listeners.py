@@ -4,8 +4,6 @@ By sock_diag(7), as `ss` does. For /proc/net/tcp the kernel looks through its ta
 takes 10 ms, this 0.1.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

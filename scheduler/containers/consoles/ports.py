@@ -5,8 +5,6 @@ no byte of the connection passes the scheduler. In the host's own network namesp
 only what a process of the container itself listens to is reached: every other port there belongs to somebody else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """One more program in a container, for one connection: it ends with it, whoever hangs up or dies."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import struct

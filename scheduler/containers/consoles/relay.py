@@ -5,8 +5,6 @@ then does so in a thread of its own: the loop that decides is not asked to read 
 session is a connection to this host's own socket for them, and is held to what that allows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """One connection that looks at a keyboard and screen."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import struct

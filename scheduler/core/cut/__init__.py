@@ -10,8 +10,6 @@ is what its members begin operations on in one order: a communicator; for sends,
 one member of a channel; a process may have several.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

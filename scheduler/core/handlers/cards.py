@@ -1,7 +1,5 @@
 """A card was seen, taken out of service, or found to hold more or less than was charged."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler.core import changes

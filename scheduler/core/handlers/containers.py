@@ -1,7 +1,5 @@
 """Containers come, change and go."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

@@ -1,7 +1,5 @@
 """A container's memory leaves its cards and comes back, and what that depends on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite

@@ -1,7 +1,5 @@
 """How cards are divided among people, and what each person has used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler.core.effects import Reason

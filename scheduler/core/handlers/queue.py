@@ -1,7 +1,5 @@
 """The queue's order, the reservations in front of it, and time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from scheduler.core import policies, reserved

@@ -1,7 +1,5 @@
 """Processes connect, ask for memory and go."""
 
-from __future__ import annotations
-
 from math import isfinite
 
 from scheduler.core import changes, expected

@@ -11,8 +11,6 @@
 What an event does not name here, it does not move. Only here and out last; the rest ends by itself, or by a kill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import Enum, auto

@@ -14,8 +14,6 @@ the call has waited. Like preemption it is judged when time passes and when a tr
 calls for a card the search looks at EFFORT combinations at most.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

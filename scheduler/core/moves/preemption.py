@@ -17,8 +17,6 @@ It is judged when time passes and when a transfer has ended, never by a call: wh
 proved in docs/deciding.md.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf

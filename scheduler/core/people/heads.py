@@ -20,8 +20,6 @@ Priority orders within a person. Across people it counts only if an operator gav
 as soon as two people have containers here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf

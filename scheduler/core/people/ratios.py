@@ -4,8 +4,6 @@ ratio = (had + A × R) / (due + A), where R is the ratio of the group that a per
 quarter of an hour of all cards: of whom little is known the ratio is its group's, and nobody wins by having just come.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from scheduler.core.people import ledger

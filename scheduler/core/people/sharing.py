@@ -6,8 +6,6 @@ head and all that hold memory: so a cap ends at the latest when the person's own
 decides nothing about who can end. Of those whom it may be for, the side with least is held back by nobody.
 """
 
-from __future__ import annotations
-
 from scheduler.core.people.tree import ROOT, Node
 from scheduler.core.state import Container, State
 

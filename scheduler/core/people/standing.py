@@ -1,7 +1,5 @@
 """How people and groups stand, in figures and words: for the fairness page, the launch preview, the container page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Only who is there counts in a division: who holds or waits on that card (for turns: who computes there).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple

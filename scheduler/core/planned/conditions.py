@@ -1,7 +1,5 @@
 """What a planned launch waits for beside memory: others' ends, a time, a person. And what can never come."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf

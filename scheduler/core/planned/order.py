@@ -10,8 +10,6 @@ reservations in its way are over, however large it is. Among cards where it fits
 others have reserved within its time limit are taken.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

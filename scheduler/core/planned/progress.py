@@ -4,8 +4,6 @@ A run is under way from its first attempt until it ended well, or its last attem
 next one. So a record of runs is as small as `at_once`, however many values a sweep has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum

@@ -14,8 +14,6 @@ a container there for NO_SHOW seconds it is lent: nothing is kept, until one com
 nobody has to leave for that. All times are on the state's clock, which nobody can set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf, isfinite

@@ -8,8 +8,6 @@ back by itself when there is room: at the latest when the reservation has ended.
 Whoever cannot be moved stays, and the reservation begins short; or, where it says so, they end (`in_the_way`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 

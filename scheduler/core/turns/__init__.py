@@ -4,8 +4,6 @@
 when it needs the next `Ticked`. The rule, and the proof of its bound, are in docs/turns.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Who is there, who has the turn, and what each had of each card. Immutable; every change makes a new `Turns`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

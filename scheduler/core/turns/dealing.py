@@ -1,7 +1,5 @@
 """One event being handled: who takes turns, who is called, and what is asked of whom."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import ceil, inf

@@ -3,8 +3,6 @@
 What a limit leaves goes to the others: of the same person first, then of the same group, then to all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 
 from scheduler.core.people.tree import Tree

@@ -1,7 +1,5 @@
 """What is true of turns whenever nothing is left to decide. The tests and the explorer check it after every event."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from scheduler.core.turns.books import Phase, Taker, Turns

@@ -4,8 +4,6 @@ Everything may come late, twice, out of order or about somebody unknown: none of
 be repeated at every look; that changes nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """The Docker engine. The scheduler is the only one who talks to Docker about our containers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

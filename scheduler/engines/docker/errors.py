@@ -3,8 +3,6 @@
 Docker has few error codes and many sentences; the sentences below have been the same from 20.10 on.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

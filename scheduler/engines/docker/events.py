@@ -4,8 +4,6 @@ An event is only a hint to look at a container: the stream is asked to begin a l
 repeat itself, and nothing rests on its order or completeness.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Mapping

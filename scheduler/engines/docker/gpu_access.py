@@ -9,8 +9,6 @@ memory, and `systemctl daemon-reload` write the device rules anew, as Docker kno
 find no GPU (NVIDIA/nvidia-container-toolkit#138, #857, #1227). Docker knows the nodes of the other two.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

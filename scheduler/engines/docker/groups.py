@@ -4,8 +4,6 @@ Where a group is, the kernel says of its first process; that is asked once. With
 with v1 each controller has its own.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Files that Docker shows in a container before its start: what an image preloads, and whether its program is there."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

@@ -1,7 +1,5 @@
 """Images: whether they are there, what their labels and environment are, and fetching those that are not."""
 
-from __future__ import annotations
-
 import re
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What the Docker engine is set to, and what of it a host's engine can enforce."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ The limit is put into it at every start of the scheduler, and looked at after ev
 when it makes the slice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

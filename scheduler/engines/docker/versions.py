@@ -3,8 +3,6 @@
 A container has neither capabilities nor new privileges here, which closes many such holes; the ones below it does not.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ reports of it are in order even where events are not; one that Docker is slow ab
 which containers are ours: nothing is remembered across a restart.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

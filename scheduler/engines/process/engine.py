@@ -5,8 +5,6 @@ from it; a folder below `home` holds what a restarted scheduler must know. Nothi
 give, such as limits of host memory, volumes and ports, is refused rather than ignored.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

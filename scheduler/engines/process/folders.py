@@ -1,7 +1,5 @@
 """The folders of local containers (keeper.py), and when one goes: never while a keeper is starting what it says."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

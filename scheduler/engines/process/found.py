@@ -3,8 +3,6 @@
 All of it blocks: a look takes as long as the host has processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -7,8 +7,6 @@ up before its end ends the session, or, where it is `alone`, the program. The ar
 keeper.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

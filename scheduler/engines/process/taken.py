@@ -1,7 +1,5 @@
 """What of a launch a local process can have; all else is refused by name, never ignored."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -1,7 +1,5 @@
 """Processes and their descendants, read from /proc. Standard library only: the keeper runs on nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -6,8 +6,6 @@ number. Whatever Docker cannot read as one it takes, without a word, for the nam
 `gpu0_mib=4GiB`); a reservation of a number then never fits, and nothing says why.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

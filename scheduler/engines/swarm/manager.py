@@ -8,8 +8,6 @@ Three things that Docker 20.10 does, each shown in tests/swarm/test_what_a_swarm
 * Reservations are counted by the leader alone, so two managers never give the same room away twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

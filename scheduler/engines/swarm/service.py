@@ -6,8 +6,6 @@ no new privileges only from Docker 25 on (older ones do not know the field, and 
 the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID

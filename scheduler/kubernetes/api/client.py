@@ -4,8 +4,6 @@ No client library: lightkube 1.0 brings an HTTP library of its own (httpx2, msgs
 `kubernetes_asyncio` take 50 to 120 MB; and what a driver asks are six calls about three kinds of objects.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Kubernetes' way to write an amount: `4Gi`, `1500M`, `1e9`, `0.5Gi` (k8s.io/apimachinery/pkg/api/resource)."""
 
-from __future__ import annotations
-
 import re
 from decimal import ROUND_CEILING, Decimal
 

@@ -9,8 +9,6 @@ without a quota: so what was written is read back, and taken away again if it is
     watched    who changes or removes it (a kubelet removes what is of a driver that was away) has it written again
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -4,8 +4,6 @@
 and nothing generated is to be read: messages and services are made here from their descriptions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

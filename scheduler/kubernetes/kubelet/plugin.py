@@ -5,8 +5,6 @@ away all sockets there and makes its own anew: then we come again. It drops list
 such a one is never sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ kubelet that was restarted looks at all that is there. So a socket that somebody
 that a driver has left that was killed is replaced; what the kubelet does about it is its own business.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

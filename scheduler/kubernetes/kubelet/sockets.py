@@ -1,7 +1,5 @@
 """Sockets for the kubelet, in folders of its own: there as long as we serve, and made anew if one was taken away."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

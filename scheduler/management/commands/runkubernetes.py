@@ -1,7 +1,5 @@
 """`manage.py runkubernetes`: the scheduler of a node of Kubernetes, which is that node's driver, too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.conf import settings

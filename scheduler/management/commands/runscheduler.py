@@ -1,7 +1,5 @@
 """`manage.py runscheduler`: the scheduler as a service of its own, beside an ASGI server."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -6,8 +6,6 @@ https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/. The temperature is the 
 How many uncorrected errors are too many NVIDIA does not say of this counter: MOST_ECC is this appliance's own limit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

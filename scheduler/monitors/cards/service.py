@@ -4,8 +4,6 @@ An admin takes a card out of service, or a fault does (faults.py); only an admin
 that does not take it out again while it merely lasts: its reason stays in the card's row.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace

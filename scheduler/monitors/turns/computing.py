@@ -21,8 +21,6 @@ Where nobody's computing comes near to filling a card, nobody needs a turn there
 Looked at once a second; more often where one computes and another could, and most often where they take turns.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping

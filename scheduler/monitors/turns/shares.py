@@ -4,8 +4,6 @@ What each had is NVML's word everywhere: per cent of the time since the last loo
 nothing is said. Where containers take turns on a GPU, the turns tell the rest. Elsewhere nobody is due anything.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """How containers share each card's computing: by turns or at once, why, and what the records say of it."""
 
-from __future__ import annotations
-
 import logging
 
 from django.conf import settings

@@ -1,7 +1,5 @@
 """groups/ and allowances/: who is in which group, and what persons and groups are given."""
 
-from __future__ import annotations
-
 from django.contrib.auth.models import Group, User
 from drf_spectacular.utils import extend_schema
 from rest_framework.generics import GenericAPIView

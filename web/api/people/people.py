@@ -1,7 +1,5 @@
 """people/: accounts, their roles, and what they may use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth.models import User

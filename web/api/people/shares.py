@@ -1,7 +1,5 @@
 """people/NAME/shares/, groups/NAME/shares/: what each is due of the cards beside others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from drf_spectacular.utils import extend_schema

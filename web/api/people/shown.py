@@ -1,7 +1,5 @@
 """What people, groups and allowances look like from outside (docs/rest.md)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth.models import Group, User

@@ -1,7 +1,5 @@
 """ssh/, ssh-keys/: the door for ssh, and one's own public keys for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.conf import settings

@@ -1,7 +1,5 @@
 """sign-in/, tokens/: keys for programs, made for a password or by another key."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth import authenticate

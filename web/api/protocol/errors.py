@@ -1,7 +1,5 @@
 """The one function from exception to response, and the answer to a path that is not there."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pages of lists. What is the same for all readers is made once for each change of the database."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """From a command to an answer that says what really happened: done, refused, or not known yet."""
 
-from __future__ import annotations
-
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiResponse
 from rest_framework import status

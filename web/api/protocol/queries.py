@@ -1,7 +1,5 @@
 """Query parameters: declared, typed, and refused if unknown, since a filter that is mistyped would show everything."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.db.models import Q

@@ -3,8 +3,6 @@
 Both need no token: they say what can be asked, and nothing about this appliance.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

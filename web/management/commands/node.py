@@ -1,7 +1,5 @@
 """manage.py node: hosts that are to be nodes of this appliance, and those that are not any more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser

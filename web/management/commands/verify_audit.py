@@ -1,7 +1,5 @@
 """manage.py verify_audit: recomputes the audit log's hash chain; exit code 1 if anything was changed or is missing."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The calendar: what is reserved and announced; all of it can be done in a table and forms, by keyboard."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode

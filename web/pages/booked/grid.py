@@ -1,7 +1,5 @@
 """The calendar as bars: a row for each GPU, a week wide, as high as what is reserved of it. Local time of one zone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta

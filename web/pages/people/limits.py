@@ -1,7 +1,5 @@
 """Allowances as people read and write them: sizes in GiB, lists one a line, and of each limit where it comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """The audit log, for admins: newest first, by day, person and name, and whether it is whole."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, datetime, time, timedelta
 from typing import Any

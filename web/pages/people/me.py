@@ -1,7 +1,5 @@
 """Me: what I may use and what of it is in use, my containers, my week, my tokens, my password, how it looks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.conf import settings

@@ -1,7 +1,5 @@
 """People and groups for admins: who there is, who may do what and use what. The rules are web/people's."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timedelta

@@ -5,8 +5,6 @@ group here ("gpu-admins=admin vision=vision"). It is never asked about an accoun
 whoever may make accounts in the directory could make one named "admin" and be ours.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

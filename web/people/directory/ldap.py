@@ -1,7 +1,5 @@
 """Sign-in against an LDAP server, through django-auth-ldap."""
 
-from __future__ import annotations
-
 import logging
 import re
 from typing import Any

@@ -4,8 +4,6 @@ The library checks the signature, the nonce and the expiry; that the token was m
 here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jwt

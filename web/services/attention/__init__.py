@@ -5,8 +5,6 @@ be raised or cleared. Its `key` stays the same for as long, so that whoever is t
 that does not answer is an item as well, then the only one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 

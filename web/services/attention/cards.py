@@ -1,7 +1,5 @@
 """What is wrong with a card, and who holds its memory without being a container."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from shlex import quote

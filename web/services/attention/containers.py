@@ -1,7 +1,5 @@
 """What is its owner's: who waits, who keeps others waiting, who takes what is not theirs, who fails."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass

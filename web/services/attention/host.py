@@ -1,7 +1,5 @@
 """What is the host's: its scheduler, its engine, its disks and memory, its audit log."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256

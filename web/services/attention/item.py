@@ -1,7 +1,5 @@
 """One thing that needs somebody."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

@@ -5,8 +5,6 @@ A window's begin is carried out once, whichever web process looks and wherever i
 it has begun and writes all that follows from it. After it a person undrains the nodes, who knows that the work is done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial

@@ -1,7 +1,5 @@
 """Whether a reservation fits: at no moment is more of a GPU reserved than it has. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple

@@ -4,9 +4,6 @@ Their owners are told at the launch, a day before and an hour before, once each:
 process looks. A reservation concerns those on its GPUs that have no room beside it.
 """
 
-from __future__ import annotations
-
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

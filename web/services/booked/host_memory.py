@@ -1,8 +1,6 @@
 """Whether those who would have to give way to a reservation fit into their host's memory at its begin, as far as can be
 known when it is made. The scheduler looks again from 15 minutes before (scheduler/monitors/reservations.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from math import inf

@@ -4,8 +4,6 @@ Nothing is oversold: each is checked against all that are open, at every moment 
 the GPUs are locked; so of two that ask at once for the same memory one is refused. Who cannot be moved counts, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -3,8 +3,6 @@
 Each time of a series is an event of its own, in UTC: whoever shows it needs no rules and no zones of ours.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from datetime import datetime

@@ -1,7 +1,5 @@
 """What a node's own PostgreSQL role may ask and do beyond its rows (rules.py), as functions and triggers in SQL."""
 
-from __future__ import annotations
-
 from web.services.joining import planned
 
 PLACED = "Placed by Swarm."

@@ -4,8 +4,6 @@ A token is good for one name, once, and for an hour. What a host gets for it let
 and seal its own events alone: its key is made from ours and its name, and does not lead back.
 """
 
-from __future__ import annotations
-
 import secrets
 import shlex
 from datetime import timedelta

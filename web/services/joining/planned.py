@@ -1,7 +1,5 @@
 """What a node's own role may of planned launches: begin what people planned to run there, and say how it goes."""
 
-from __future__ import annotations
-
 OBSERVED = ("progress", "started_at", "finished_at", "ended", "reason", "waits", "place")
 OF_MINE = "gpushare_plans(planned_id, owner_id)"  # of a container
 LAUNCHES = "kind = 'launch' AND gpushare_is_planned(container_id)"  # of a command

@@ -1,7 +1,5 @@
 """A node's own PostgreSQL role: made, given a new password, taken away. An admin's functions do it (setup.py)."""
 
-from __future__ import annotations
-
 import secrets
 import time
 

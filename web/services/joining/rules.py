@@ -14,8 +14,6 @@ The audit's chain is one for all. A node adds to its end: a seal with its own na
 events of its containers under it, and then the chain's last number goes up by one. Triggers let it do nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress

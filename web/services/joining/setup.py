@@ -12,8 +12,6 @@ appliance's role can make nodes' roles, whose rights are those that the applianc
 Between the last two lies a commit: only after it is a new connection refused.
 """
 
-from __future__ import annotations
-
 from django.conf import settings
 from django.db import connection
 from psycopg import sql

@@ -8,8 +8,6 @@ and the host that is to run it, and nobody else. So a host with a database role 
 it is its own, can take that one and no other: PostgreSQL does it for such a host (joining/functions.py).
 """
 
-from __future__ import annotations
-
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, F, Q, Value, When

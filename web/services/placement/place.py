@@ -5,8 +5,6 @@ names no node is that one's to give to the Swarm. The scheduler of that node the
 With one node there is nothing to choose.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

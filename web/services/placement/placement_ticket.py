@@ -1,7 +1,5 @@
 """The options of a volume by which a placer's container finds its record (scheduler/engines/swarm/service.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

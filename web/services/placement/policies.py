@@ -11,8 +11,6 @@ Of a node those cards are looked at that its scheduler would give (`choose_cards
 the one that has least. The node's scheduler decides what happens then. Of equals the first is taken. Sizes are bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

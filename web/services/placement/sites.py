@@ -1,7 +1,5 @@
 """What is known of nodes, as the policies ask for it: from the records, in a few queries."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

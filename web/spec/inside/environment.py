@@ -1,7 +1,5 @@
 """Which environment variables a launch may set: none that would undo the quota or the choice of GPUs."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

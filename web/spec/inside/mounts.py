@@ -1,7 +1,5 @@
 """What a launch may mount, publish and begin in: named volumes, folders under the allowed roots, ports in the range."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ image brings of them (scheduler/engines/runtime_environment.py). Pure, so that w
 without Django.
 """
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 

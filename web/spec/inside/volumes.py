@@ -4,8 +4,6 @@ The options are fields of a launch, by the same names and rules: those that are 
 container (its image, command, folders, ports, host memory) is said to Docker. One more is `owner`: whose it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -13,8 +13,6 @@ container has mounted is a mount of its own by then. Should Docker live in anoth
 place, and refuses; an ended container that is started again by hand is refused likewise.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import stat

@@ -1,7 +1,5 @@
 """Makes a container of a launch, and starts it. All of it blocks, and leaves nothing behind when it fails."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

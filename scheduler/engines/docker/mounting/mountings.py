@@ -1,7 +1,5 @@
 """What a volume plugin asks of this engine (`Mountings` of engines/base.py)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -12,8 +12,6 @@ A container that ends before anybody has looked is known by elimination. What is
 what ended before it was last mounted is nobody's end. Nothing here is remembered across a restart; the records are.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
