@@ -5,8 +5,6 @@ added to `tests/flaky.txt`, the list of those to be mended first. More than `MOS
 that in a run, are a failure: then it is not chance, or nobody mends.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ Each line is broken in a copy of the committed tree, in which the tests beside i
 its path. The exit code is how many were not noticed.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

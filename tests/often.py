@@ -7,8 +7,6 @@ The exit code is 1 if a test failed; with --changed only if it fails without the
 is printed as FLAKY, to be mended first. Time that is over is no failure: then it says how often they passed.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

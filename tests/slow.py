@@ -6,8 +6,6 @@ quickest of each file stays. What its file shares is not counted: it falls to wh
 not run stays where it was.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 import sys

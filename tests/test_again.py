@@ -1,7 +1,5 @@
 """What failed runs once more, alone; what passes then is flaky, and the list of those stays short."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Benchmarks run by hand, and seldom: that each can still be started is seen here."""
 
-from __future__ import annotations
-
 import os
 import pkgutil
 import subprocess

@@ -1,7 +1,5 @@
 """The lines that `python -m tests.mutants` breaks are there, and the tests that are to notice run with `make test`."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.mutants import MUTANTS, ROOT, Mutant

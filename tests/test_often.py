@@ -1,7 +1,5 @@
 """What runs often: a failure is red, time that is over is not, and each file has its turn."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Tests never touch the data of the person who runs them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings from the environment: every one is documented, and one that makes no sense is a sentence."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

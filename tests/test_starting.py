@@ -1,7 +1,5 @@
 """A start that cannot be made says why in a sentence; one that was cut off is in nobody's way."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

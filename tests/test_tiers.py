@@ -1,7 +1,5 @@
 """`make test` leaves out what waits for `make test-all`, and nothing else."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

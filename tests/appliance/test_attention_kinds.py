@@ -6,8 +6,6 @@ is looked at every five, who does not stop is waited for ten) is made true toget
 together. The last two start the appliance on other hardware.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

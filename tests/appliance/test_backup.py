@@ -1,7 +1,5 @@
 """`manage.py backup` while everything runs, and `restore` onto an empty host: nothing is missing, nothing believed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

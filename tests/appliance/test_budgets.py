@@ -1,7 +1,5 @@
 """Budgets: read from the environment, each with a test that passes it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hints between processes without Redis: lost at worst, never waited for, never more than one kept a channel."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """`gpushare doctor`: each thing that can be made untrue here is, and is told with what to do."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

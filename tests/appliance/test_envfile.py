@@ -1,7 +1,5 @@
 """gpushare.env beside manage.py: commands that are run by hand have the settings of the services."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

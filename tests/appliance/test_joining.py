@@ -1,7 +1,5 @@
 """What a host that joins takes from a web side that may be a stranger's: settings, and nothing that reaches further."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 from typing import Any

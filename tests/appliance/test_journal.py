@@ -1,7 +1,5 @@
 """Lines in systemd's own journal: a real journald, in a mount namespace where it is nobody else's."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What a line of the log says, in each of its forms: fields that programs find, nothing forged, nothing secret."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """The log of an appliance over a whole run: who it was about, no secret of anybody, all of it in one form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parent of the parts: when the host has nothing left for a process, and when it dies itself."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """`make up` is a parent and two processes: each may die without the others, and no container with them."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import json

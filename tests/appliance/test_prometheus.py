@@ -1,7 +1,5 @@
 """docs/monitoring: judged by promtool, and by a Prometheus that scrapes an appliance while its scheduler is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The web user can write the folder of the SQLite database: what it leaves there does no harm to root."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

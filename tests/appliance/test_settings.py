@@ -1,7 +1,5 @@
 """Settings that make no sense stop the start with a sentence; so does a variable of ours that is no setting."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What Django and the store need of a database that a helper process opens (appliance/sqlite_by_owner)."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import gc

@@ -1,7 +1,5 @@
 """packaging/systemd: judged by systemd itself, offline; and the words that the services say to it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

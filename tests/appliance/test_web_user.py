@@ -1,7 +1,5 @@
 """Started by root, the web process is a user without rights: strangers who got into it would get no further."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Whoever writes a line of the log goes on, whatever the line is made of and whatever happens while it is written."""
 
-from __future__ import annotations
-
 import io
 import logging
 import subprocess

@@ -4,8 +4,6 @@ A container beside it asks for memory all the while. Variable by variable, and w
 tests/engines/test_docker_inside.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

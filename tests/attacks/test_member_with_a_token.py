@@ -1,7 +1,5 @@
 """A member with a token, who may launch containers and write to a folder of the host: never to read root's files."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

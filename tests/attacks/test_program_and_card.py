@@ -1,7 +1,5 @@
 """A program that cuts the simulated card's file off, from inside its container: decisions for others go on."""
 
-from __future__ import annotations
-
 from tests.scheduler.test_held_up import bystander
 from tests.support.eventually import eventually
 from tests.support.host import MIB, Host

@@ -4,8 +4,6 @@ The same from processes of the host, and what each does: tests/scheduler/test_he
 such a program needs nothing that a container does not have.
 """
 
-from __future__ import annotations
-
 import json
 
 import docker

@@ -4,8 +4,6 @@ Within what time: two seconds and three (`python -m benchmarks.bypass`). The bou
 that the looks come close upon each other once something is seen is a test of its own.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

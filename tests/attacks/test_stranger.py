@@ -3,8 +3,6 @@
 And what they leave behind is bounded: memory, descriptors, disk, log.
 """
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from pathlib import Path

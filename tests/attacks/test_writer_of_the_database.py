@@ -3,8 +3,6 @@
 What they can even so hide is told in docs/audit.md.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -4,8 +4,6 @@ Sync Playwright keeps an event loop running in this thread, so Chromium lives no
 tests elsewhere in the same run would find that loop otherwise.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Every page that there is, as web/urls.py has them: a new one is looked at without being named anywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

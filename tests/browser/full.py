@@ -3,8 +3,6 @@
 With the longest names there are, so that no page is looked at while it is empty.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from django.contrib.auth.models import Group, User

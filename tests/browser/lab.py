@@ -5,8 +5,6 @@ What a newcomer is shown where it is asked whether each page answers its questio
     python -m tests.browser.screens --lab OUT [NAME …]
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the pages are looked at with: a lab's day, written as the scheduler would."""
 
-from __future__ import annotations
-
 import random
 from datetime import timedelta
 

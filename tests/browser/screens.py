@@ -6,8 +6,6 @@
 writes OUT/NAME-WIDTH-THEME.png and says which pages are wider than their window. web/urls.py says which there are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -5,8 +5,6 @@ Each begins on the overview. A click is a press of the mouse; fields are reached
 Whoever does it knows what to look for: the time to think and to read is nobody's to measure here.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The buttons: what they ask, what they answer, and what they never show."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
 from tests.support import rows

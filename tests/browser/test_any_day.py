@@ -1,7 +1,5 @@
 """The history of any day: chosen, zoomed into, with waits and kills marked, and with names however long they are."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from itertools import combinations

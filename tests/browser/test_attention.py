@@ -1,7 +1,5 @@
 """What needs somebody now, above everything on the overview."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

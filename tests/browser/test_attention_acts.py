@@ -1,7 +1,5 @@
 """What can be done about it in one click: for each, for all that one person has of a kind, and on the host."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What goes wrong in front of a browser: hostile text, ends while one looks, things that are not there."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

@@ -1,7 +1,5 @@
 """From the beginning of a page to each of its panels by a few keys, however much stands above it."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

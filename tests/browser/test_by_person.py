@@ -1,7 +1,5 @@
 """What a lab asks first: who holds what, and who waits; and the one way to stop all of one person."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
 from tests.browser import scenes

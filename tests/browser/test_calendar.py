@@ -1,7 +1,5 @@
 """The calendar: bars for who looks, and a table and forms that do the same by keyboard."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

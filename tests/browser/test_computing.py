@@ -1,7 +1,5 @@
 """Who computes how much of a GPU's time, and how that is shared, as a browser shows it."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

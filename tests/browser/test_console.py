@@ -1,7 +1,5 @@
 """A terminal in the browser: what is typed arrives, what comes is shown, and the keyboard can leave it."""
 
-from __future__ import annotations
-
 import re
 import time
 

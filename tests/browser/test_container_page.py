@@ -1,7 +1,5 @@
 """The page of one container: what it holds, its life, its output, its settings, and what can be done from there."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

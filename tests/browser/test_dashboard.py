@@ -1,7 +1,5 @@
 """The overview: who holds what, who waits, and the buttons."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

@@ -1,7 +1,5 @@
 """The documentation of the REST API in a browser: complete, from this server alone, under the pages' own policy."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
 

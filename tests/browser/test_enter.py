@@ -1,7 +1,5 @@
 """A link that signs in, opened in a real browser: once, and nothing of its key stays in the address."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
 from tests.browser.test_pages import _look_at

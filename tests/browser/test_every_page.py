@@ -1,7 +1,5 @@
 """Every page that web/urls.py has, and the API's own: what axe says of it, in both themes, wide and narrow."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser import every, scenes

@@ -1,7 +1,5 @@
 """Labels of time are told apart, however long the time. What scripts write: tests/web/test_scripts.py."""
 
-from __future__ import annotations
-
 from tests.support import rows
 from tests.support.site import person
 

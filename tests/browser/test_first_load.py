@@ -1,7 +1,5 @@
 """What the first look at the overview takes from the network, with 200 containers, 30 waiters and the longest names."""
 
-from __future__ import annotations
-
 from tests.browser import scenes
 from tests.support import wire
 from tests.support.site import person

@@ -1,7 +1,5 @@
 """The first moment of a page, while the live line tells its first snapshot: a press is a click, and nothing moves."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

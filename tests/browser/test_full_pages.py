@@ -4,8 +4,6 @@ Two hundred containers, thirty waiters, the longest names, full groups, logs and
 tests.browser.screens` takes the pictures of, held to what can be said as a rule. The rest is for eyes.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser import every, full, lab, scenes

@@ -1,8 +1,6 @@
 """A hostile application, in a real Chromium, opened by somebody who is signed in at the dashboard as an admin: for each
 arrangement of origins that is offered. `ATTACK` is what its page does; `Lab` is how it is reached."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import json

@@ -1,7 +1,5 @@
 """Of test_every_page.py and test_ten_tasks.py what `make test` has time for: pages that change the most, one task."""
 
-from __future__ import annotations
-
 from tests.browser import lab, tasks
 from tests.browser.conftest import SETTLED, SIZES
 from tests.support import axe

@@ -1,7 +1,5 @@
 """The launch form: what it suggests, what it draws, and what it sends."""
 
-from __future__ import annotations
-
 import re
 
 from django.utils import timezone

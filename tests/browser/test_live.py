@@ -1,7 +1,5 @@
 """The live line: what happens when numbers are missed, when it breaks, and when the scheduler falls silent."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

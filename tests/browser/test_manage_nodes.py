@@ -1,7 +1,5 @@
 """The pages of nodes in a real browser: drained, labelled, refused in words; both themes, both widths, and axe."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

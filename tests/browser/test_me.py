@@ -1,7 +1,5 @@
 """One's own page, by hand: a token, a password, the colours."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

@@ -1,7 +1,5 @@
 """Pods of a Kubernetes cluster among the containers: found by namespace in the table, and in a day's replay."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

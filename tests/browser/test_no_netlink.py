@@ -1,7 +1,5 @@
 """Chromium runs where no netlink socket can be made: tests.support.chromium says why."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,8 +1,6 @@
 """The overview of several nodes: in sum, the worst first, searched, one chosen, and a map of cards. With one node it is
 as it was."""
 
-from __future__ import annotations
-
 from django.utils import timezone
 from playwright.sync_api import expect
 

@@ -1,7 +1,5 @@
 """The page of notifications, the title that counts, and the desktop's own, on wish."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

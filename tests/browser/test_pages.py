@@ -1,7 +1,5 @@
 """Every page as every role: at both widths, in both themes, and what axe says about it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

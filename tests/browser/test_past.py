@@ -1,7 +1,5 @@
 """What was: reports on the screen, as CSV and on paper; a day replayed; who held and who computed."""
 
-from __future__ import annotations
-
 import csv
 import re
 from datetime import timedelta

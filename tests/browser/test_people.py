@@ -1,7 +1,5 @@
 """People, groups and the audit log as an admin uses them, with the longest names, wide and narrow, light and dark."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import quote
 

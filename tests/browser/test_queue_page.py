@@ -1,7 +1,5 @@
 """The queue's own page: another order tried by hand before it is asked for, and the policy."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

@@ -1,7 +1,5 @@
 """A shell in a container, in the browser, on a whole appliance: real scheduler, real processes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The queue on the overview is short whoever waits: the first few of each GPU, each with its owner."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

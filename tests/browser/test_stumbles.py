@@ -1,7 +1,5 @@
 """What people stumbled over once: each is a sentence here."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

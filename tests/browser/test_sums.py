@@ -1,7 +1,5 @@
 """What the overview's figures add up to."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """A container whose memory gave way, and the dialog before a pause that frees it, as a browser shows them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

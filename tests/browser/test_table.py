@@ -1,7 +1,5 @@
 """The table of containers: searched, filtered, sorted and paged by the server, and worked by keys."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Ten things that people come for take no more clicks than they may, among seventy containers of eight people."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser import lab

@@ -1,7 +1,5 @@
 """Where a launch would go, and why, on the launch form; and on the container's page where it went."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
 from tests.browser.test_nodes import held, node

@@ -4,8 +4,6 @@ Launch two containers whose quotas together pass the card, watch the second be s
 reorder, kill. The screenshots of docs/guide.md and of the README are made here.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

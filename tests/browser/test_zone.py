@@ -1,7 +1,5 @@
 """The browser names its zone: charts, scripts and what the server writes agree."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from playwright.sync_api import expect

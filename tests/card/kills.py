@@ -5,8 +5,6 @@ scheduler is gone, and where it plays on, each has its turn. Says how long it to
 was without turns. All three at once are not killed: then it is for the next start (test_turns.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

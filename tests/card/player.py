@@ -3,8 +3,6 @@
 python -m tests.card.player PROGRAM LOCK PID…   prints the guardian's pid once each has been stopped
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 python -m tests.card.stopper PROGRAM LOCK PID…   prints the guardian's pid and its workers'
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys

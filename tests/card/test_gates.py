@@ -1,7 +1,5 @@
 """Gates of ranks that are asked together: real pages, in which tasks of the test do what ranks do."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator

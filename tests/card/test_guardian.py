@@ -1,7 +1,5 @@
 """Whoever stops a process for a turn may die at any moment, and so may any two of the three that know of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

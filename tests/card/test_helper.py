@@ -1,7 +1,5 @@
 """The card helper against the simulated driver: real workers, real programs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

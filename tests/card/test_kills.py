@@ -1,7 +1,5 @@
 """Each of the three that know who is stopped, and any two of them, are killed at random moments (kills.py)."""
 
-from __future__ import annotations
-
 from tests.card.kills import SETS, Play
 from tests.support.card import Card
 

@@ -1,7 +1,5 @@
 """Whom a worker has stopped, and another worker has let go: the first has no more to do with it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Two things at once, and something that dies or stands still between any two steps of a turn."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

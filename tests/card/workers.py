@@ -1,7 +1,5 @@
 """Workers of the card helper with a driver that does more than the simulated one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scheduler.card import helper

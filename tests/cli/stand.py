@@ -1,7 +1,5 @@
 """`gpushare top` on a screen, and answers of REST that are made up: more than an appliance of a test would have."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """`gpushare run -it` on a real Docker engine, in a real terminal."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """`gpushare exec`: one more program in a container that runs, on both engines, under its container's quota."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """Containers of a Kubernetes cluster in `ps` and `top`: with their namespace, by which they are found."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

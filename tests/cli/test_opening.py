@@ -1,7 +1,5 @@
 """`gpushare open`: what is changed in the heads between a browser and an application, and the whole way."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Launches that begin later, from the command line, against a real appliance."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A proxy that the environment names: never for this host itself, and a sentence where it cannot be used."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

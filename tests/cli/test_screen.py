@@ -1,7 +1,5 @@
 """What other people's programs and names bring to a terminal: text and colours, and no orders."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """`gpushare top` in a real terminal, with real keys: against a real appliance, and against answers made up."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The command line with a Docker engine: images that are fetched meanwhile, and a quota that no program escapes."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

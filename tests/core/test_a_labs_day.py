@@ -1,7 +1,5 @@
 """What giving way is worth in a lab's day, what it costs, and that it moves nobody where that would win nothing."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest

@@ -4,8 +4,6 @@ describes finds it there, and that it cannot bring about a deadlock is not its o
 It stands here and not in the table because nobody has asked for it: `fair` lets small calls pass as well, with a bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pytest

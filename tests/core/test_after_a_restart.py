@@ -1,7 +1,5 @@
 """After a restart nobody loses the place: in whatever order those who waited ask again, the same are served."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Events as no shell would send them: out of order, repeated, late, about nobody, with figures that make no sense."""
 
-from __future__ import annotations
-
 from math import inf, nan
 
 import hypothesis.strategies as st

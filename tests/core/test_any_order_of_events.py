@@ -3,8 +3,6 @@
 `pytest --hypothesis-profile=long` takes many more steps (see conftest.py).
 """
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule

@@ -1,7 +1,5 @@
 """Turns, whatever comes in whatever order: one at a time, never nobody, debts bounded, and nobody waits for nothing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import inf, nan
 

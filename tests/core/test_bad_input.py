@@ -1,7 +1,5 @@
 """Whatever comes in: a defined answer, no exception, and the state as it was."""
 
-from __future__ import annotations
-
 from math import inf, nan
 
 import pytest

@@ -1,7 +1,5 @@
 """Where ranks can be stopped together: each rule by itself, and every way in which small trainings come to a cut."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

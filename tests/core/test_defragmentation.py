@@ -1,7 +1,5 @@
 """Who goes to another card so that somebody who waits fits: the cheapest set of moves, within its bound."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every state of small hosts with planned launches and reservations; `explore --planned` has larger ones, and walks."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.simulation.exploring.explorer import Broken

@@ -1,7 +1,5 @@
 """Every way in which turns can go, a few steps deep; `explore --turns` goes deeper (docs/turns.md)."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.simulation.exploring.turns_explorer import PARTIES, Party, Unsound, explore

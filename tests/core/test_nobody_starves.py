@@ -1,8 +1,6 @@
 """The bound that `fair` promises (its header): whoever is first of those due is granted what it asks at the latest when
 all who held memory on its GPUs at that moment have ended or given it back, whatever anybody else does."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

@@ -1,8 +1,6 @@
 """The bound that `rotate` promises under `fair` (docs/deciding.md): who is first of those due, and has waited for long,
 waits for nobody who has held for as long since, but for those that may not go and those that could not be moved."""
 
-from __future__ import annotations
-
 from math import inf
 
 import hypothesis.strategies as st

@@ -1,7 +1,5 @@
 """Planned launches, decided by pure functions: in any order of events, no bound is passed and nothing stays behind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

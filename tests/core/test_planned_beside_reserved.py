@@ -1,7 +1,5 @@
 """Planned launches, reservations and launches of the moment together: nobody deadlocks, and everybody is served."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Turns: each policy's own order, and what `fair` promises."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.core import safety

@@ -1,7 +1,5 @@
 """Memory that is reserved: kept for its people while it is in force, and for nobody before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import inf, nan
 from random import Random

@@ -1,7 +1,5 @@
 """The paper's experiment: `fair` beats the paper's four at once, and nobody is left waiting under any policy."""
 
-from __future__ import annotations
-
 import json
 import re
 

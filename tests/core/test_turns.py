@@ -1,7 +1,5 @@
 """Turns of computing, event by event: who is stopped, who goes, and what each of them had."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.core.turns import (

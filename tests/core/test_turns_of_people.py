@@ -1,7 +1,5 @@
 """The turns of people: a card is divided by their tree; of one person's containers all is as it was."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Turns of computing on a simulated clock: shares, limits, work and the wait of bursts, with draining as measured."""
 
-from __future__ import annotations
-
 from statistics import median
 
 import pytest

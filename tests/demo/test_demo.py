@@ -1,7 +1,5 @@
 """`make demo` plays the main job and says by its exit code whether each step was seen."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

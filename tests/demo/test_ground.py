@@ -1,7 +1,5 @@
 """What a start says of what it runs on: plainly where that is not what a host should have."""
 
-from __future__ import annotations
-
 import pytest
 
 from appliance.running.ground import described

@@ -1,7 +1,5 @@
 """The link that a start prints on a terminal, and the demo that waits for who opens it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

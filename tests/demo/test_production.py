@@ -1,7 +1,5 @@
 """The production start: web and scheduler as two services over PostgreSQL and Redis, as docs/production.md tells it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

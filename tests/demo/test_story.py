@@ -1,7 +1,5 @@
 """The demo with an appliance that is slow to act: each of its answers is a 202, and what it does comes later."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

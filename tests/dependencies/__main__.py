@@ -6,8 +6,6 @@ is told, and when it is older than TOO_OLD days so is that. The exit code is 1 i
 nothing about a version that is known to be bad: then it tells nothing about the others either.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

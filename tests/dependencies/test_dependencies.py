@@ -1,7 +1,5 @@
 """`make audit` finds a pinned package that an advisory names, and says when its data is of no use."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """What tests of the process engine have in common."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A launch that is cancelled: what it has made is there to be taken away by then, and nothing comes after that."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The device nodes of cards inside a container that runs: made and removed from outside, by no other name left."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

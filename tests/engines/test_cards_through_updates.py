@@ -4,8 +4,6 @@ Docker writes the device rules anew then, as it knows them: a node that it has f
 NVIDIA's runtime adds is not; that one is tried last (test_gpu_access.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

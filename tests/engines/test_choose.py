@@ -1,7 +1,5 @@
 """Which engine a host gets, and what programs are given that must not change under them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ A new engine passes these tests unchanged: give `KINDS` its name, and `opened` a
 do it refuses by the name of the field; it never ignores it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

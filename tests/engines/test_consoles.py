@@ -1,7 +1,5 @@
 """The scheduler's end of a console, on a real Docker engine: one viewer at a time, and nobody keeps much."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import struct

@@ -1,7 +1,5 @@
 """How a container begins: its first process, who its programs are, and what is said where its program cannot run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The keyboard and the screen of a Docker container, against a real dockerd."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What goes wrong in Docker is told in a sentence that says what to do, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Folders of the host in containers: what was looked at is what is mounted, and nothing of the mounting stays."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

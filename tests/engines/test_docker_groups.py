@@ -1,7 +1,5 @@
 """What a container uses of the host, by the files of either version of control groups."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

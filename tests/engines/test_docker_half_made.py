@@ -1,7 +1,5 @@
 """Launches that Docker's answers leave unsure, or a scheduler that was killed left half made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """What an image brings is kept: its search path and preloaded libraries, behind ours; the signal that it stops by."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fetching images that are not there: with progress, with credentials, once; and what is said when it fails."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

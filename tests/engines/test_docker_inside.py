@@ -1,7 +1,5 @@
 """What a container is inside: confined, limited, with its GPUs and no others, and never without the shim."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A container's limits as the kernel has them, in either version of control groups, and what is beyond them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

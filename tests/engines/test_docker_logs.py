@@ -1,7 +1,5 @@
 """A container's output reaches its log file whole, once, and within its bound, whatever is restarted meanwhile."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A container that passes its limit of host memory says so, also where Docker learns of it after the end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Docker's API is on this host: no proxy that the environment names leads there."""
 
-from __future__ import annotations
-
 from scheduler.engines.docker.client import DirectClient
 
 

@@ -1,7 +1,5 @@
 """Runs of containers that mount a volume of ours: known while they may be a container's, and to several threads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

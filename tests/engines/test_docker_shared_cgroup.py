@@ -1,7 +1,5 @@
 """All containers of one scheduler together take no more host memory than an admin meant for them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """One container that Docker is slow about, whatever its owner does to that end, holds up no other."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable

@@ -1,7 +1,5 @@
 """What happens to containers behind our back is seen within two seconds, whoever was away meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import threading

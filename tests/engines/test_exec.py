@@ -1,7 +1,5 @@
 """One more program in a container that runs, as both engines do it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """A shell that starts programs by vfork sleeps until the new one has begun: also one whose child was stopped before."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """How GPUs reach a container: by the way this host has, by UUID, and only those that were assigned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

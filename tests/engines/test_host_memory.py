@@ -1,7 +1,5 @@
 """Lack of host memory is told as such, whoever's limit was passed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Web and scheduler are processes of their own, as in production. At the end the d
 audit log must tell the same story.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

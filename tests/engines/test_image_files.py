@@ -1,7 +1,5 @@
 """What is looked for in a container that has not begun, and what Docker's answer says of it."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

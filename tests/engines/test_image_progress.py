@@ -1,7 +1,5 @@
 """What is shown while an image comes: bytes where Docker tells sizes, else layers."""
 
-from __future__ import annotations
-
 from scheduler.engines.docker.images import Layers
 
 

@@ -1,7 +1,5 @@
 """The kernel's log says whom it has ended for lack of memory, and whose limit was passed."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.engines import kernel_log

@@ -1,7 +1,5 @@
 """Every field of a launch, for each engine and a Swarm: what is asked for is done or refused, never left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What listens in a network namespace, by the kernel's word, and which process holds it."""
 
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A container's output is copied no faster than its budget: the engine and the copier work for the others, too."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.engines.docker import logs

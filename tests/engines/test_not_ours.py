@@ -1,7 +1,5 @@
 """No act of an engine reaches what this appliance has not started, whatever a row names and an image's labels say."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path

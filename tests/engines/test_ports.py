@@ -1,7 +1,5 @@
 """A connection to a port in a container, over the scheduler's socket, on both engines."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """The process engine, cut off between two steps, and with two things at once."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """The process engine, with real processes: starting, pausing and ending them, and finding them again."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """The process engine's keepers, one a container: what becomes of it when the scheduler or its keeper dies."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """A local process that the kernel ended for lack of memory says so: its control group's limit is its host's."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Docker without root, and an appliance of the very user whose engine it is: what holds there, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a Swarm is asked for is what Docker is asked for on one host, as far as a Swarm can give it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Docker with `userns-remap`: root in a container is nobody on the host, and sharing works as without it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

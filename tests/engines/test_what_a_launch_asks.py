@@ -1,7 +1,5 @@
 """What a launch costs, by count: seconds are another machine's, each question and each change of threads is ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """examples/batch: submits, waits for all, collects."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

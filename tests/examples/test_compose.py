@@ -4,8 +4,6 @@ There is no registry with images of PostgreSQL and Redis here, and no NVIDIA con
 put into containers is started as processes: each service's own command, with the environment that compose makes for it.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

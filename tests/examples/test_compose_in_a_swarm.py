@@ -1,7 +1,5 @@
 """examples/compose-volumes again, the same file: deployed to a real Swarm (without one: test_compose_volumes.py)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

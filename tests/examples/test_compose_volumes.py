@@ -1,7 +1,5 @@
 """examples/compose-volumes: started by docker-compose on a real engine; a file beside it adds the simulated card."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

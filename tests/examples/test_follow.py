@@ -1,7 +1,5 @@
 """examples/follow.py: a container over REST alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """examples/weekly-report, and the line by which cron starts it."""
 
-from __future__ import annotations
-
 import csv
 import re
 import subprocess

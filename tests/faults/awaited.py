@@ -1,7 +1,5 @@
 """A play of those who wait, and of what they are told that they wait for: somebody's time, earlier runs, a pause."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from django.db.models import F

@@ -1,8 +1,6 @@
 """A play of what is known ahead of time: a reservation moves a holder away and lets it back, one ends who cannot be
 moved, and a window takes the card out of service."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plays in which a scheduler dies anyway, in the middle of what takes a while, and the next one over what it finds."""
 
-from __future__ import annotations
-
 import os
 import signal
 

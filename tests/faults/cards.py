@@ -1,7 +1,5 @@
 """A play on two cards: containers go to the other one by hand, off a card out of service, and so that a waiter fits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.utils import timezone

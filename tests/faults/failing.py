@@ -3,8 +3,6 @@
 While the trouble lasts it is the same for a scheduler that has just started, so the facts stay the same, too.
 """
 
-from __future__ import annotations
-
 from tests.faults.plays import _BY_HAND, _KILLED, _LIFE, _NEVER, HOLD, POLITE
 from tests.faults.scene import Kind, Scene
 from tests.faults.world import GIB

@@ -3,8 +3,6 @@
 The first's scheduler is the one that dies; the second's lives on. Both are real, and so is their PostgreSQL.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Who kills, and what else goes wrong, at random, while a storm rages."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Gives tasks to workers, several at once, and takes their results: see worker.py."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Every keeper dies at one line: a launch may be refused; what was started can be ended, and is accounted for."""
 
-from __future__ import annotations
-
 from tests.faults.world import World
 
 

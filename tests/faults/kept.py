@@ -3,8 +3,6 @@
 What happens meanwhile is kept on the host (scheduler/store/journal.py). None of these asks the database anything then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

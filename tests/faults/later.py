@@ -1,7 +1,5 @@
 """A play of launches that begin later: a sweep, a run that fails once, what begins after it, and what never can."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth.models import User

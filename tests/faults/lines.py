@@ -1,7 +1,5 @@
 """The scheduler dies before each line, once, of the modules that act; the play goes on, and its facts stay the same."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

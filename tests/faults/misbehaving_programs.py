@@ -3,8 +3,6 @@
 With local processes only: Docker's image has no Python, and what it is about is the same code.
 """
 
-from __future__ import annotations
-
 import sys
 
 from scheduler.sessions.processes import OPEN_CALLS

@@ -4,8 +4,6 @@ A line of standard input is how the next one is to be traced (see traced.py; emp
 "began PID", and when it has ended "ended PID STATUS".
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

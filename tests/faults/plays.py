@@ -1,7 +1,5 @@
 """The plays: what the scheduler can do to containers, what happens while it is away, and what goes wrong by itself."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is asked after each round: is all that should live alive, is every byte and row accounted for?"""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

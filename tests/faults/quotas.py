@@ -3,8 +3,6 @@
 A change that the core refuses is never in force, whenever the scheduler dies: the other one can always be completed.
 """
 
-from __future__ import annotations
-
 from tests.faults.ground import BY_LABEL
 from tests.faults.plays import _BY_HAND
 from tests.faults.scene import Scene

@@ -1,7 +1,5 @@
 """A play of what Docker alone can: folders of the host and named volumes, a keyboard, an image that is nowhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

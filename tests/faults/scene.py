@@ -3,8 +3,6 @@
 The facts are the same whenever, and however often, the scheduler is killed while it plays: that is the whole promise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

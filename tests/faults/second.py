@@ -3,8 +3,6 @@
 Nobody kills it. What imports everything lives on over the rounds, so that it starts as quickly as the first.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ meanwhile. What the scheduler and the web take, what the database holds, and how
 are told by quarters of the day; the last is judged by the second, since the first has to fill what is kept.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import statistics

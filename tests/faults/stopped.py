@@ -1,7 +1,5 @@
 """Who does not go on: stopped by a signal or a debugger, or locked or moved out by the card's driver, as that says."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

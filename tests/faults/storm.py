@@ -4,8 +4,6 @@ What a user was told is a promise: an answer is asked for again, with the same k
 is known of every container what was wanted, and only those that were harmed themselves may have ended otherwise.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """A short part of `make faults`, so that the harness itself stays right: a few lines, chosen by a seed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

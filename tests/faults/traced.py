@@ -7,8 +7,6 @@ by it. With `record:FOLDER` instead of places nothing dies: which lines of the f
 written there, one file a process.
 """
 
-from __future__ import annotations
-
 import _thread
 import os
 import runpy

@@ -5,8 +5,6 @@ Where FAULTS_FASTER is a number, the clock runs so much faster since FAULTS_BEGA
 writes what its event loop has to do to GPUSHARE_HOME/tasks.PID.
 """
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import errno

@@ -3,8 +3,6 @@
 A worker that dies over a move has it refused, rightly: then it is asked for again (`_insist`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

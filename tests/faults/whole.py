@@ -1,7 +1,5 @@
 """The whole appliance as `make up` starts it: a parent, the web and the scheduler. For harm to any of them."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

@@ -4,8 +4,6 @@ Everything is asked for by rows, as the web side writes them, and waited for, ho
 meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

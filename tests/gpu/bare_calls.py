@@ -1,7 +1,5 @@
 """The driver's own calls on a process, timed, and what trials on a device have found so far."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

@@ -3,8 +3,6 @@
 `tests/gpu/run` prepares the machine (see there) and names what these need in the environment.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -14,8 +14,6 @@ The driver writes its image into anonymous memory of the process itself. WAY (al
 Prints each figure as it comes, and writes FOLDER/faster.json (FOLDER: $OUT). `--sim` tries it on a simulated card.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

@@ -3,8 +3,6 @@
 So neither a registry nor gigabytes are needed to run PyTorch in a container of a machine that has PyTorch.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -10,8 +10,6 @@ Kinds: `gemm` (bf16, 8192), `cnn` and `transformer` (trainings that look at thei
 does, and has up to 300 steps queued), `notebook`.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque

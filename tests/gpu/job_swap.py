@@ -7,8 +7,6 @@ The first line is "0 right" as soon as it holds them. `workers`: each answer als
 two processes, and a child holds a pattern on the card as well and is asked too.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """A real ipykernel, and a client of it that pings it as a notebook server does."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

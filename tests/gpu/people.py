@@ -9,8 +9,6 @@ script without a GPU. Prints each person's part of the work that was done in eac
 its time), and what the appliance says.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

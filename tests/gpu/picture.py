@@ -7,8 +7,6 @@ LOG is one of test_turns.py. Its lines "timeline at once: …" and "timeline in 
 divided by the other, so that 1 is as much as one program alone gets done.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping

@@ -13,8 +13,6 @@ is left of `--within` is left out. Writes FOLDER/ranked.json (FOLDER: $OUT) and 
 if anything is wrong. `--gpus sim:2x40GiB` tries the script itself.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The programs of ranked.py: trainings of two ranks on two GPUs, and what each has done so far."""
 
-from __future__ import annotations
-
 import sys
 import time
 from itertools import pairwise

@@ -10,8 +10,6 @@ exits 1 if anything is wrong. Needs no Docker. With `--gpus sim:2x2GiB --scale 0
 card: at its full size the holder that is to give way does not fit into half of a small host's memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

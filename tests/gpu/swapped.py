@@ -1,7 +1,5 @@
 """Containers and plain processes that hold memory on a real card, and what it takes to move it."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What takes 80 % of a real card past the shim is told within two seconds, and ended within three."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The card helper on a real card: memory goes to the host and comes back to the byte, whoever is killed meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

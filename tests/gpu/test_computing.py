@@ -3,8 +3,6 @@
 tests/gpu/run -k computing -s
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import subprocess

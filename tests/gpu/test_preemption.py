@@ -1,7 +1,5 @@
 """Holders give way on a real card: an idle notebook to a training, and two trainings to one another, bit for bit."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """PyTorch in Docker containers on a real card: its quota is its card, and two that do not fit take turns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """`pause --free` of PyTorch in Docker containers on a real card: no slower than the bare calls, right to the byte."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Whoever is killed while memory moves between a real card and the host: nothing is lost that need not be."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """`gpushare run` of PyTorch in a Docker container on a real card: suspended and resumed, as a person sees it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Programs stay for the whole run; each test says which of them compute. Figures are written down as they come.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

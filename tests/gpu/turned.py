@@ -1,7 +1,5 @@
 """Programs that compute on a real card, in containers and beside them, and what each has got done."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator

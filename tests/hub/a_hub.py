@@ -1,7 +1,5 @@
 """A JupyterHub in a process of its own, with the proxy that is usual, and the people of a test."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A real JupyterHub with its proxy beside a real appliance; what they are made of is fetched by `make hub-test`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A real JupyterHub whose notebooks are containers of a real appliance, with real single-user servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

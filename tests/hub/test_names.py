@@ -1,7 +1,5 @@
 """Each server of a person has a container of its own: a start ends what an earlier one of its name has left."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What the spawner asks of an appliance, asked of a real one; no hub is needed for that."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

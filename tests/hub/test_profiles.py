@@ -1,7 +1,5 @@
 """What people may choose from, and that a choice nobody offered is never passed on."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 import pytest

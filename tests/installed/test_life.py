@@ -5,8 +5,6 @@ what prerm and postinst do to running services (`deb-systemd-invoke`) is not see
 systemd itself judge the units.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

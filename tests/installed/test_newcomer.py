@@ -4,8 +4,6 @@ Each case is a newcomer: with the distribution's own Python, as root or not, wit
 `.ci/run` has one of them at each change, `make deb-test` has all.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

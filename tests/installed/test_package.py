@@ -1,7 +1,5 @@
 """What `make deb` writes, without installing it. Its life on a Debian: test_life.py (`make deb-test`)."""
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import os

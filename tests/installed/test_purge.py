@@ -1,7 +1,5 @@
 """What purging the package deletes: its own folders, and nothing that is mounted below them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line alone, on somebody's own computer: `make wheel`, and pip in an empty environment."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import venv

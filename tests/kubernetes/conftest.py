@@ -1,7 +1,5 @@
 """A node of a cluster: a real scheduler with its driver, the fake kubelet of that node, and the fake API server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

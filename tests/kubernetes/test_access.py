@@ -1,7 +1,5 @@
 """How a card reaches a container of a cluster: by its device nodes, or by NVIDIA's own CDI device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

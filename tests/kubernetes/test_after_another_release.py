@@ -1,7 +1,5 @@
 """What one driver has left, the next one finds, be it of an earlier release or of a later one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

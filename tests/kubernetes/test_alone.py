@@ -1,7 +1,5 @@
 """A driver that nobody has told where the web side's database is."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

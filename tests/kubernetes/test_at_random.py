@@ -5,8 +5,6 @@ bear: a claim that was given more than is there, one that is deleted behind the 
 anew.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any

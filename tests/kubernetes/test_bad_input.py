@@ -1,7 +1,5 @@
 """What makes no sense is refused in a sentence that the pod's events show, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import re
 import time
 from email.utils import formatdate

@@ -4,8 +4,6 @@ There is no cluster here: a stand-in for kubectl answers as one would, so this s
 it is told, and not that its questions are what a real API server wants. It refuses any words that it does not expect.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """From a claim that the cluster has allocated to a container with that quota, and back to nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

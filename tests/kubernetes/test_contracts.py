@@ -1,7 +1,5 @@
 """The contracts with the kubelet are the kubelet's: names and numbers on the wire, and nothing stale."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

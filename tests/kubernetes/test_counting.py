@@ -1,7 +1,5 @@
 """Where a cluster cannot divide devices: units of 256 MiB that the kubelet counts, each allocation on one card."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import AsyncIterator
 

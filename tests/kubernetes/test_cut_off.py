@@ -4,8 +4,6 @@ The kubelet has no answer then, and asks again: what it is told is what it would
 promised twice, and when the claim is given back, nothing is left.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,8 +1,6 @@
 """docs/kubernetes.md, followed literally: its commands are what helm, kubectl and the manifests know, as far as that
 can be told without a cluster."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

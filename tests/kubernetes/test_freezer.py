@@ -1,7 +1,5 @@
 """The freezer of control groups, of both versions, by files as the kernel has them: what it does, what it refuses."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

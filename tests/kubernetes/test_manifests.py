@@ -4,8 +4,6 @@ The examples' claims are read as the driver reads them, and the role has what th
 tests: the least that they run with.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Pods are seen as containers: who they are, whose, how they ended; and people end, pause and change them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

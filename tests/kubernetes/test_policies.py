@@ -3,8 +3,6 @@
 One is about the authors of claims, the others are about whoever has stolen the token of a node's driver.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The cluster is told what this node has, each time that it changes, and nothing any more at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

@@ -1,7 +1,5 @@
 """The API server speaks TLS: its certificate has to be of the authority that the service account names."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path

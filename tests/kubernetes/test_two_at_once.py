@@ -1,8 +1,6 @@
 """Two who act on one claim at once, and what fails between two steps: nothing comes back that was given back, nothing
 is told that was not so, and whoever asks again gets what was promised."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

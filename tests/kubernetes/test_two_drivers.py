@@ -1,7 +1,5 @@
 """Two drivers on one node, each installed for itself: what all of a node share is one's, until that one has gone."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

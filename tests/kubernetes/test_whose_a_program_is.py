@@ -1,7 +1,5 @@
 """Whose a program is says the folder that it sees, and not what somebody has called one: a pod may be hostile."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from asyncio.subprocess import PIPE

@@ -1,7 +1,5 @@
 """PostgreSQL lets 100 in by itself; each node's scheduler is one of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

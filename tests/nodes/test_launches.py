@@ -1,7 +1,5 @@
 """Launches of one appliance with three nodes: where each goes and why, and that each scheduler sees to its own."""
 
-from __future__ import annotations
-
 import subprocess
 from typing import Any
 

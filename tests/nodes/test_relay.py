@@ -1,7 +1,5 @@
 """Output and terminals of containers on other hosts than the web side's: over PostgreSQL and Redis alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

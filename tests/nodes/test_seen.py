@@ -1,7 +1,5 @@
 """What several nodes look like on the command line: one queue and one report, each with the node's name."""
 
-from __future__ import annotations
-
 import csv
 import json
 

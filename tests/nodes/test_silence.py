@@ -1,7 +1,5 @@
 """A node that fell silent, one that is drained, one that is removed, and two that want the same name."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A scheduler that stands still within a transaction keeps its node's row, but not for ever."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Not its apt and systemctl, and no host but this one: addresses, ports and the name of the role are the test's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

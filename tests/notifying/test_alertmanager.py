@@ -1,7 +1,5 @@
 """A real Alertmanager takes what is sent, shows it while it goes on, and knows when it is over."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

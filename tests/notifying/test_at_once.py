@@ -1,7 +1,5 @@
 """What there may be so many of, asked for by many at once: it stays so many."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A web hook is told what needs somebody and when that is over, each once, in Alertmanager's form and signed."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """kill -9 of whoever sends, at any point, and two of them at once: nothing is lost, and each message has one id."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

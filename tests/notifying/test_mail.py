@@ -1,7 +1,5 @@
 """E-mail over a real SMTP server: what attention says to receivers, what happened to a container to its owner."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

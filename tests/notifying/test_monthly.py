@@ -1,7 +1,5 @@
 """Last month's report by mail: once, to who wants it, and again after a server that was away."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

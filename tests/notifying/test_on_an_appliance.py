@@ -1,7 +1,5 @@
 """On a whole appliance: that its scheduler is away is told, and who is slow to listen delays no decision."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """A receiver that is down, slow, wrong or flapping: within a day nothing is lost, and nothing is sent twice."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from datetime import timedelta

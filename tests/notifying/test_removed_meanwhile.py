@@ -1,7 +1,5 @@
 """What an admin changes while another one removes it: refused in a sentence, and the log tells nothing of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.notifying.conftest import SECRET

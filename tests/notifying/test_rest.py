@@ -1,7 +1,5 @@
 """Receivers, rules, silences and notifications over REST: what is refused, what is answered, what is told of nobody."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

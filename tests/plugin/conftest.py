@@ -3,8 +3,6 @@
 The simulated card stands for what NVIDIA's runtime brings on a real host: `card` are the words for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """What makes no sense is refused in a sentence that `docker run` shows, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from typing import Any

@@ -3,8 +3,6 @@
 Docker looks for it for 15 s, twice a volume, and gives up; its own start takes that long.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

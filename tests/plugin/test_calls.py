@@ -1,7 +1,5 @@
 """Docker repeats calls, makes them for copies, and makes them in no order that anybody promises."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

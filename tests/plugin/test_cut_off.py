@@ -5,8 +5,6 @@ killed in the middle of a call has it refused in words, and the same command goe
 promised twice, and nothing is held in the end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys

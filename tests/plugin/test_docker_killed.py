@@ -3,8 +3,6 @@
 Docker's list does once it is back. `docker start` then comes with the ID of the mount that was never taken away.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Plain `docker run` with a volume of ours: a container like every other, from its start to its end."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.plugin.conftest import Lab

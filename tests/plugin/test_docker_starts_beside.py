@@ -1,8 +1,6 @@
 """Docker and the scheduler start at the same time: Docker asks for each volume that its containers have, and answers
 nobody until it knows; the scheduler waits for Docker. So it answers what it can before it has found Docker."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

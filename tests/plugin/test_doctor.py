@@ -1,7 +1,5 @@
 """`gpushare doctor` asks the plugin as Docker does."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who is root in a container may put any tree into the folder that it got, and an image may have one at that place."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

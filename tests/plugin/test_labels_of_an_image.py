@@ -4,8 +4,6 @@ The scheduler is root: it would write output to wherever such a label says, and 
 does so already.
 """
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Five hundred mountings at once: each has its answer and its folder, and the loop that decides is not held up."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """One volume in several containers: each is a container of its own, with the whole of what the volume says."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """One whose memory gave way before anybody knew how it waits while it is idle may want to compute."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

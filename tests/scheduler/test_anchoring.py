@@ -1,7 +1,5 @@
 """A running scheduler notes the audit chain's end outside of the database, and tells when it was cut off."""
 
-from __future__ import annotations
-
 import pytest
 from django.core.management import call_command
 

@@ -3,8 +3,6 @@
 And a pause or a resume: what is seen then is the answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

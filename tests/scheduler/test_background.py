@@ -1,7 +1,5 @@
 """Tasks that nobody awaits, and a wait for an event that has an end (scheduler/parts.py)."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

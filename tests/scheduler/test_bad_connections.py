@@ -1,7 +1,5 @@
 """Bad manners on a container's socket end that connection, and nobody else notices."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import struct

@@ -1,7 +1,5 @@
 """While somebody of the scheduler before is still there, nobody is stopped for a turn: and nobody waits for that."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """A card out of service gets nothing new, by an admin's word or by a fault of its own; what runs there goes on."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

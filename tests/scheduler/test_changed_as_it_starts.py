@@ -1,7 +1,5 @@
 """People change a planned launch in the moment in which the scheduler starts it, or ends it for good."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """A container goes to another card of its host: out of the one, and in on the other, and all that is known follows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

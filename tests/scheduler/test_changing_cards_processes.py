@@ -1,7 +1,5 @@
 """Moving to another card with real programs on the simulated cards, whose driver takes pairs as driver 580 does."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

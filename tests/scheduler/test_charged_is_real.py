@@ -1,7 +1,5 @@
 """Whichever way a program takes memory: what it is charged is what the card shows, and it goes back to zero."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 

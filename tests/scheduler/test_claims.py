@@ -1,7 +1,5 @@
 """What pages claim of the time without a scheduler is believed no further than what the last one had granted."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The host's clock is set (NTP, an admin): what is stamped of a container keeps its order and its length."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ Whoever asked for it is told that it was not done. So what the database has of i
 for its owner, and nobody would ever end it.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A container whose console does not come holds up nobody else's, as after a restart, when all come back at once."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A console passes no more than its container's budget: its output goes through the loop that decides for everybody."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Who looks at a console keeps nobody else from looking: not by standing still, nor by a slow Docker."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

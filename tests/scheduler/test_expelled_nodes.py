@@ -1,7 +1,5 @@
 """A node that somebody has stolen is expelled whatever it holds, and its connections are gone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

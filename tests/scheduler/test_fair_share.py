@@ -1,7 +1,5 @@
 """What people have had and are due, between the core and the records: over restarts, hosts, forgiveness, odd clocks."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A program whose first thread has ended computes on in the others: it is a container's like any other."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

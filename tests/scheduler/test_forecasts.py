@@ -1,7 +1,5 @@
 """Everybody who waits is told what they wait for: whose end, by when, or whom somebody has to resume."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from typing import Any

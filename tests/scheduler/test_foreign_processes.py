@@ -1,7 +1,5 @@
 """What everybody is told of a program that holds a card's memory and is no container's."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

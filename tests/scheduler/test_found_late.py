@@ -1,8 +1,6 @@
 """Who could not be looked at as a scheduler took over, the machine being busy, is found a little later, and meanwhile
 nobody says that it is past the shim."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What could not be cleared away at its moment, because the engine was away or we were, is cleared away later."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any

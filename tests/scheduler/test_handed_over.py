@@ -1,7 +1,5 @@
 """What was handed to a Swarm: its record and the audit agree, whenever the scheduler is killed, and a kill finds it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping

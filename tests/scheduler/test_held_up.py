@@ -4,8 +4,6 @@ What the bystander's calls take is measured by `python -m benchmarks.bystander`.
 granted, and the attack is still on when the last one is.
 """
 
-from __future__ import annotations
-
 import array
 import asyncio
 import os

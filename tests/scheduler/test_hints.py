@@ -1,7 +1,5 @@
 """The scheduler's ear for hints: a channel layer that fails costs hints and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

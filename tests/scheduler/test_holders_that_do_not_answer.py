@@ -1,7 +1,5 @@
 """A holder that does not answer its driver is put aside, and the others give way at once."""
 
-from __future__ import annotations
-
 from math import isfinite
 
 import pytest

@@ -1,7 +1,5 @@
 """What a program calls itself is read in many places, and is whatever it likes: bytes that are no text, our words."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Containers that hold GPU memory and do not compute: marked, paused, their owners warned."""
 
-from __future__ import annotations
-
 import asyncio
 
 from tests.support.host import GIB, query

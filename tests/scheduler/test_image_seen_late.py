@@ -1,7 +1,5 @@
 """An image that nobody knew when its volume was mounted is held against its owner's allowance, come what may."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

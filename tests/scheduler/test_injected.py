@@ -1,7 +1,5 @@
 """A scheduler works with the engine, the cards, the clock and the word of the kernel that it is given."""
 
-from __future__ import annotations
-
 import socket
 import time
 from datetime import timedelta

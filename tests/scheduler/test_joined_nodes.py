@@ -1,7 +1,5 @@
 """A host joins with a token, its scheduler works under a PostgreSQL role of its own, and that may do nothing else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a host keeps while its database is away: numbered for ever upwards, bounded, and never taken for another's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import uuid4
 

@@ -1,7 +1,5 @@
 """What a host has kept of its own meets a database that has gone on meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Quotas that a host has kept of its own, and what holds them, as the database comes back."""
 
-from __future__ import annotations
-
 import sqlite3
 from typing import Any
 

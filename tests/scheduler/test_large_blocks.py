@@ -1,7 +1,5 @@
 """What the scheduler frees in large blocks goes back to the kernel, whatever it has freed before."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

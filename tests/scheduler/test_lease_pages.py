@@ -1,7 +1,5 @@
 """What the next scheduler finds in a lease page, wherever the last one was killed."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

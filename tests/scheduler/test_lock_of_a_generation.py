@@ -1,7 +1,5 @@
 """The file by which a scheduler knows that nobody of the last one is left."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

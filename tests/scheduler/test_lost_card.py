@@ -1,7 +1,5 @@
 """A program on the simulated card can cut its file off: the scheduler goes on, and the card comes back."""
 
-from __future__ import annotations
-
 import logging
 import os
 import stat

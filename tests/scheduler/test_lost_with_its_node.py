@@ -1,7 +1,5 @@
 """A node that was removed by force comes back: what it held has ended by then, whatever its programs think."""
 
-from __future__ import annotations
-
 from tests.support.host import GIB, query
 from tests.support.inprocess.host import InProcess
 from web.models import Claim, Node

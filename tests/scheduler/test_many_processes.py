@@ -1,7 +1,5 @@
 """A container with as many processes as it likes holds up nobody: they are counted, and their ends come one by one."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the card shows against what was charged: overhead, foreign memory, processes past the shim, contexts."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

@@ -1,7 +1,5 @@
 """NVML's own words, with real programs on the simulated card: all else that is measured is in test_measure.py."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

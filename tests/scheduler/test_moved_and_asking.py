@@ -3,8 +3,6 @@
 With a real program that asks in a loop: test_swapping_processes.py.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

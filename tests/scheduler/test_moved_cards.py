@@ -3,8 +3,6 @@
 Until then nobody has it who did not have it before, whatever a host says of itself.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from datetime import timedelta

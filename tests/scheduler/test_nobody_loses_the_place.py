@@ -1,7 +1,5 @@
 """Twenty wait, the scheduler is killed again and again, and whoever connects first has nothing before the others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

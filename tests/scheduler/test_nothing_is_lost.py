@@ -1,7 +1,5 @@
 """A scheduler that is killed between any two steps: what was meant goes on, and what the engine alone knew is kept."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

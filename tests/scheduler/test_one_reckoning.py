@@ -1,7 +1,5 @@
 """What the scheduler decides by is what everybody is told: what is free, and what a GPU can ever give."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

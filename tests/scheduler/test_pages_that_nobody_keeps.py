@@ -1,7 +1,5 @@
 """A take-over keeps no page of a process that went just then, nor of one whose look came too late."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from pathlib import Path

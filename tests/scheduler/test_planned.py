@@ -1,7 +1,5 @@
 """Planned launches begin when their conditions hold and their whole quota is free: on virtual time, with real rows."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

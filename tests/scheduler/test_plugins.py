@@ -1,7 +1,5 @@
 """Engines that come as plug-ins: by name, and a host without one of them has all the others."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

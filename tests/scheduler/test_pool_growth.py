@@ -1,7 +1,5 @@
 """A container whose pool grows waits for that with nothing more on the card, and others get what they were given."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

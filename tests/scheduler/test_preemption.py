@@ -3,8 +3,6 @@
 With real programs and a real driver's threads: test_preemption_processes.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Giving way in Docker containers, on a real engine: out for who waits, and back by itself."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

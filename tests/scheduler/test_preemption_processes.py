@@ -1,7 +1,5 @@
 """Holders give way and come back with real programs, on the simulated card; all else is in test_preemption.py."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

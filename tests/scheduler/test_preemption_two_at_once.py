@@ -1,7 +1,5 @@
 """Giving way, and something else between any two of its steps: a pause, a resume, a kill, a freeze, another process."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

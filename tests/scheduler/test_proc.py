@@ -1,7 +1,5 @@
 """What /proc tells of a process comes from one module, which asks a thread that lives."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A lease belongs to a process for as long as it runs one program, and to nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

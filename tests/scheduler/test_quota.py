@@ -1,7 +1,5 @@
 """A container never holds more than its quota, whatever its programs do."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 

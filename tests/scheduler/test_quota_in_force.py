@@ -1,7 +1,5 @@
 """A scheduler is killed between the commit of a larger quota and the core's answer: the judged one stays in force."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.host import GIB, query

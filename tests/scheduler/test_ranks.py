@@ -1,7 +1,5 @@
 """Trainings on two cards, whose ranks wait for each other: they take turns, keep limits, and are moved or refused."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Reserved memory is there when its time comes: over holders, restarts, clocks that are set, and no-shows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

@@ -3,8 +3,6 @@
 Killed and stopped as a process: test_restart_processes.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """A scheduler that is killed or stopped ends no program; what else a restart must not lose is in test_restart.py."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

@@ -3,8 +3,6 @@
 What a machine adds is measured by `benchmarks/shim/startup.py` and by `benchmarks/write_path.py`.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from tests.support.host import GIB

@@ -1,7 +1,5 @@
 """The appliance's own PostgreSQL role makes and deletes nodes' roles, by an admin's functions, and no other ones."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 

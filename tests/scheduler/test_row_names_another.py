@@ -1,7 +1,5 @@
 """Which container a row is of, the engine says: what a row has as its engine's id can have been written by others."""
 
-from __future__ import annotations
-
 from tests.scheduler.test_garbage_collection import engine_has, is_removed
 from tests.support.host import query
 from tests.support.inprocess.host import InProcess

@@ -1,7 +1,5 @@
 """What a host has kept belongs to one database: another one, or a node that another host was, never gets it."""
 
-from __future__ import annotations
-
 import pytest
 from django.db import OperationalError
 

@@ -1,7 +1,5 @@
 """Containers on a host with two GPUs: where they are put, and that each GPU has its own account."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

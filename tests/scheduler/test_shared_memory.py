@@ -3,8 +3,6 @@
 How the shim notes that it is shared: tests/shim/test_shared_memory.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What containers computed, by NVML, and what the turns gave them: kept for a minute, a life and the history."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Use inside a lease sends no message; it is in the database a fraction of a second later all the same."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

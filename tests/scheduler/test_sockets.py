@@ -1,7 +1,5 @@
 """A container's socket is there at every moment, and a scheduler that is short of descriptors asks for patience."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """What people can change about a running host, and the ends that waiting and running have."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Whoever has a node's role writes what nobody was meant to write: all others go on, and the audit log stays whole."""
 
-from __future__ import annotations
-
 import threading
 from urllib.parse import urlsplit, urlunsplit
 

@@ -1,7 +1,5 @@
 """What is remembered gets written, in order, whatever the database does meanwhile; and nothing waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

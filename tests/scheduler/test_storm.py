@@ -3,8 +3,6 @@
 The long one: `GPUSHARE_STORM=100x60 python -m pytest tests/scheduler/test_storm.py` (100 processes for 60 seconds).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

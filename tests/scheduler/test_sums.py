@@ -1,7 +1,5 @@
 """What a container does too often is told in sums: each event is a row for ever. When it waited is not left to them."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from datetime import UTC, datetime, timedelta

@@ -3,8 +3,6 @@
 With real programs, whose every byte is looked at, and killed schedulers and helpers: test_swapping_processes.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

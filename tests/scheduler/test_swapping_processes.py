@@ -1,7 +1,5 @@
 """A pause that frees the card, with real programs on the simulated card: all else is in test_swapping.py."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

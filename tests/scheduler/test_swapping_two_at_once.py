@@ -1,7 +1,5 @@
 """Swapping, and something else at the same moment: a second pause, a new process, a freeze, an end."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """A host that lets no thread be started for a while: nothing is lost by it, and nobody waits for ever."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import subprocess

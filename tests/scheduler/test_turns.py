@@ -3,8 +3,6 @@
 With real programs, kills and the helper's own processes: test_turns_processes.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

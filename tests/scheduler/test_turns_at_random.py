@@ -3,8 +3,6 @@
 `make turns` does a thousand steps; the suite a few of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """All nodes append to one chain, one after the other: each keeps it for as few statements as can be."""
 
-from __future__ import annotations
-
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext

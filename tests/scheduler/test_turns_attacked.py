@@ -1,7 +1,5 @@
 """Who would compute more than is due to it, on virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """Turns with real programs, the helper's own processes and the guardian: all else is in test_turns.py."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Two things at once: a look in the middle of an act, an end in the middle of a change, one act twice."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from typing import Any

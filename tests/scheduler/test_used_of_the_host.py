@@ -1,7 +1,5 @@
 """What a container uses of the host's processors and RAM: in its row, in the samples, and gone at its end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

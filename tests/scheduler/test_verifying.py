@@ -1,7 +1,5 @@
 """The audit log is verified from time to time without anybody asking, and what was found is kept."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Each wait has one end, in the rows and in the events, whatever ends it: a death, a restart, or its owner's limit."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from scheduler import clock

@@ -1,7 +1,5 @@
 """Whatever holds up the loop is measured, and told with what it was."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """The line of the log that says what this host has."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

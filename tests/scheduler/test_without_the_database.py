@@ -3,8 +3,6 @@
 With a PostgreSQL that is killed or says nothing: test_without_the_database_processes.py.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing, suppress

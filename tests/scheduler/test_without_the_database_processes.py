@@ -1,7 +1,5 @@
 """A PostgreSQL that is killed, says nothing, or is another one; the rest is in test_without_the_database.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

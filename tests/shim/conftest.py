@@ -1,7 +1,5 @@
 """What the shim's tests share: a simulated card, the scheduler's end of the socket, and programs under the shim."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

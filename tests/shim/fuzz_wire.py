@@ -4,8 +4,6 @@ Each input is a stream of frames, mutated and cut into pieces at random. Whateve
 types that a process may send, or raises WireError and nothing else; and how the stream was cut makes no difference.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

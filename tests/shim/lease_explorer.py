@@ -3,8 +3,6 @@
 explore(World(...)) → how many states; raises Broken with the shortest way to one that must not be
 """
 
-from __future__ import annotations
-
 from tests.shim.lease_model import free, steps, unseen
 from tests.shim.lease_world import RUNS, WAITS, World, held
 

@@ -10,8 +10,6 @@ lease_world.py is what they change; lease_explorer.py goes through all of it. `b
 done in another order: each must be found out. Sizes are units.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tests.shim.lease_world import RUNS, WAITS, Thread, World, held, put

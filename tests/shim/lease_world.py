@@ -1,7 +1,5 @@
 """What lease_model.py's steps change: the lease page, and what both sides have in their memory."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 RUNS, WAITS = "runs", "waits"  # a thread between its calls; a thread whose NEED is to be answered

@@ -1,7 +1,5 @@
 """Arrays are charged by their true size."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import layouts

@@ -1,7 +1,5 @@
 """Asking whether the card is done, while the memory is moved: a driver that is asked then ends the process."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A fork by a signal's handler, while its thread asks: the child returns into a call that was its parent's."""
 
-from __future__ import annotations
-
 from tests.support.card import BUILD
 
 FORKS = """

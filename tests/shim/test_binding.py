@@ -1,7 +1,5 @@
 """Python and C see one lease page and one frame."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Many threads in every kind of memory at once: at each checkpoint what is charged is what the card has."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import layouts

@@ -1,7 +1,5 @@
 """Contexts are charged before they are made, and what they held is free when they end."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.card import CONTEXT, MIB

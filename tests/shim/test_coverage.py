@@ -3,8 +3,6 @@
 A newer cuda.h (CUDA_HEADER, CUDA_HOME or /usr/local/cuda) fails here with the names that somebody has to think about.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Programs that close or replace the shim's descriptors: it touches none that is not its own, and connects again."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """Several GPUs: memory is charged where it lies, whichever context is current."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import layouts

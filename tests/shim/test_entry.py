@@ -1,7 +1,5 @@
 """The three ways in: linked symbols, dlsym, cuGetProcAddress. Every line of the table through each of them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

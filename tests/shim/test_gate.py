@@ -1,7 +1,5 @@
 """The gate: what ranks begin is counted, and while a scheduler asks they begin nothing beyond its limits."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ the largest number, and locks them. A step is one access of a page or one call o
 long as it has given what the other has not. A lock comes to its end only where it is not, and holds back what is given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

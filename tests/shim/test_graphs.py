@@ -1,7 +1,5 @@
 """Graphs that allocate are charged when they first run, and until their memory is trimmed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import layouts

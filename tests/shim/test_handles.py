@@ -1,7 +1,5 @@
 """A handle stands for another thing as soon as the driver has destroyed the first, before the caller hears of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import layouts

@@ -1,7 +1,5 @@
 """What the driver moves off the cards lies in huge pages: the shim advises them. All else is mapped as it asks."""
 
-from __future__ import annotations
-
 import mmap
 import re
 from collections.abc import Callable

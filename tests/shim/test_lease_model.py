@@ -1,7 +1,5 @@
 """The steps of a lease, in every order and with every death: shim/lease.h says what must hold, lease_model.py how."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.shim.lease_explorer import Broken, explore

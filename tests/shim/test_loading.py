@@ -1,7 +1,5 @@
 """The library is loaded into every program of an image: shells, static and set-user-ID ones, those of another libc."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The programs that run on real GPUs (tests/gpu/shim), here with those that need no GPU code."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Plain device memory under a quota."""
 
-from __future__ import annotations
-
 import pytest
 
 from shim.binding import Code, Type

@@ -4,8 +4,6 @@ Two threads of one process, and a scheduler that moves its memory away and back,
 next one begins where the driver and the row say that it is. A step is one access of the page or one call of the driver.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

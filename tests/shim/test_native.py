@@ -1,7 +1,5 @@
 """The C tests of lease, ledger and client, plain and under the sanitizers; a short run of the fuzzers."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

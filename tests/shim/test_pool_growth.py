@@ -1,7 +1,5 @@
 """A pool grows although the sum would fit: what it may grow by is asked for first, or undone before anything waits."""
 
-from __future__ import annotations
-
 import pytest
 
 from shim.binding import Type

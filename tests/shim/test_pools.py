@@ -1,7 +1,5 @@
 """Stream-ordered allocations are charged by what their pool has reserved."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import layouts

@@ -1,7 +1,5 @@
 """Threads, forks, execs, process trees, and deaths."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

@@ -1,7 +1,5 @@
 """What NVML tells inside a container: the quota as the card."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

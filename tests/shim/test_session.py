@@ -1,7 +1,5 @@
 """The session with the scheduler: away, restarted, refusing, breaking its own rules; a page that is scribbled over."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

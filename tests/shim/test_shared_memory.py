@@ -1,7 +1,5 @@
 """The lease page notes that a process shares memory: such memory must not be moved to host memory."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

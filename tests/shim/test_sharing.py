@@ -1,7 +1,5 @@
 """Memory of another process: its exporter is charged, once."""
 
-from __future__ import annotations
-
 import struct
 
 from tests.support.card import MIB

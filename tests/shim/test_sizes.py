@@ -1,7 +1,5 @@
 """The measurement of large allocations (tests/gpu/shim/sizes.py), on the simulated card: what it tells is there."""
 
-from __future__ import annotations
-
 from tests.gpu.shim import sizes, training
 from tests.gpu.shim.card import GIB
 from tests.support.card import MIB

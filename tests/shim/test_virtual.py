@@ -1,7 +1,5 @@
 """Virtual memory management: charged until released and unmapped."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """What a thread is subject to while it waits within a call: signals, and its own cancellation."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

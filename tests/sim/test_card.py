@@ -1,7 +1,5 @@
 """One card for all processes of the host: what one holds no other can have, and what a dead one held comes back."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ Shares are taken by the card's own clock, and programs give half a second of wor
 run late, nothing else comes out.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

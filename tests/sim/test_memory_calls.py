@@ -1,7 +1,5 @@
 """The memory calls of the simulated driver behave as CUDA's do."""
 
-from __future__ import annotations
-
 from tests.support.card import Card
 
 

@@ -1,7 +1,5 @@
 """Pools, virtual memory, arrays, captures, sharing, and looking calls up, on the simulated driver."""
 
-from __future__ import annotations
-
 import textwrap
 
 from tests.support.card import Card

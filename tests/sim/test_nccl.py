@@ -3,8 +3,6 @@
 So locking one rank while another has given its part and waits can never come to an end: what the gate is for.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

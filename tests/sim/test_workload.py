@@ -1,7 +1,5 @@
 """The demo's program on the simulated card."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands answered as the scheduler would, where a page is tested without one."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@
 `appliance.environ` leads the command line to it. Ended by `close`, with every container.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Applications in containers, the scheduler that leads to them, and the door of GPUSHARE_APPS, all in one process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

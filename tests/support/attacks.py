@@ -4,8 +4,6 @@ Each attack is a program that is given a container's socket folder, says "attack
 does by hand, and worse, what a shim would never do.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """What axe says of a page. Also whether targets are 24 pixels large or as far from each other, which it leaves out of
 its own accord."""
 
-from __future__ import annotations
-
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 

@@ -8,8 +8,6 @@ Another card: `@pytest.mark.parametrize("card", ["sim:2x1GiB"], indirect=True)`.
 Use it by `from tests.support.card import card  # noqa: F401`, or through conftest.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -6,8 +6,6 @@ net/base/address_tracker_linux.cc), as other tests' bridges and Swarms do: a pag
 Run as a program, this file refuses Chromium its netlink sockets (it goes on without, as online for ever).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

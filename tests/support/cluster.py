@@ -3,8 +3,6 @@
 Each node has a GPUSHARE_HOME, simulated cards and local processes of its own; all of them are on this machine.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

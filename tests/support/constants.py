@@ -1,7 +1,5 @@
 """Settings of a process of its own, in which constants of the source have other values: `with_constants(…)`."""
 
-from __future__ import annotations
-
 import json
 import os
 from pkgutil import resolve_name

@@ -7,8 +7,6 @@
 The code of a child process says `from tests.support.cuda import *`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer

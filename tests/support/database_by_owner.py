@@ -1,7 +1,5 @@
 """A plugin of pytest (`-p`): the tests' database lies in a folder of the web user, so root opens it by a helper."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 As root. The folder is made by debootstrap, from the mirror that it knows, and copied for each test.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -3,8 +3,6 @@
 Use the fixtures `dockerd` (one for the session, with the image IMAGE) and `docker_api`.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -4,8 +4,6 @@
 run (ids, clock times, durations) is levelled by `level` on both sides.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

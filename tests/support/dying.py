@@ -6,8 +6,6 @@ STEP is `MODULE:NAME:before` or `…:after`: at the first call of that function 
 `…:lost` the call is done, and then fails as if the connection had been cut before the answer came; once.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

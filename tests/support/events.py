@@ -1,7 +1,5 @@
 """Allocation events as a scheduler writes them, and a second, simple-minded account of them."""
 
-from __future__ import annotations
-
 import itertools
 from datetime import datetime, timedelta
 from typing import Any

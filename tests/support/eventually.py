@@ -1,7 +1,5 @@
 """Waiting for what another process or thread does, without guessing how long it takes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A scheduler for tests of the gate that has one rule: all come to the largest number that anybody has begun."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Sequence

@@ -7,8 +7,6 @@
 It counts as the scheduler does: what the page says is leased, its headroom subtracted.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import socket

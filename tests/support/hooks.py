@@ -1,7 +1,5 @@
 """A receiver of web hooks: a real HTTP server that takes, refuses, is slow, says nothing or is not there, as told."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -5,8 +5,6 @@ async def test_something(host):
     await host.until(container, "exited")
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

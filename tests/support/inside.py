@@ -6,8 +6,6 @@
 Read-only, by volumes into an image that has nothing of its own: so it needs no registry, and no busybox either.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

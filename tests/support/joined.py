@@ -1,7 +1,5 @@
 """A web side in production, and hosts that join it: each with a PostgreSQL role of its own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Stores of a host that keeps what it cannot write, for tests of what it kept."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

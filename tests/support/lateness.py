@@ -3,8 +3,6 @@
 Both in turn, several times on one appliance: what else the machine does falls on both alike.
 """
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import time

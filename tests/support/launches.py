@@ -1,7 +1,5 @@
 """A launch that gives every field that there is, in the form in which it is kept: a new field goes here first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 GIVEN: dict[str, Any] = {

@@ -1,7 +1,5 @@
 """CUDA's structures as bytes, for calls made through tests.support.program."""
 
-from __future__ import annotations
-
 import struct
 
 NOWHERE, DEVICE, HOST = 0, 1, 2  # CU_MEM_LOCATION_TYPE_…

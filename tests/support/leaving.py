@@ -1,7 +1,5 @@
 """The ways in which somebody who is signed in no longer is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from django.contrib.auth.models import User

@@ -1,7 +1,5 @@
 """Rows as a scheduler that lives would have written them: for tests of what happens before and after the scheduler."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A small mail server: what SMTP says in the order in which it is said, on a real socket. It keeps what it takes."""
 
-from __future__ import annotations
-
 import email
 import email.policy
 import socketserver

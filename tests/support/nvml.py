@@ -1,7 +1,5 @@
 """NVML's word on who computes, as an H200's driver (580) was seen to give it; see scheduler/gpus/sampling.py."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pynvml

@@ -5,8 +5,6 @@ run has a folder of its own, where databases of tests lie, and each test has a n
 run whose environment names a home or a database of somebody else stops with a sentence.
 """
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import os

@@ -5,8 +5,6 @@
 Each prints "holds BYTES at SECONDS" (since the epoch) once it has them, and keeps them.
 """
 
-from __future__ import annotations
-
 import platform
 import re
 import subprocess

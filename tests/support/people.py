@@ -1,7 +1,5 @@
 """Users of each role, their tokens, and clients that speak for them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

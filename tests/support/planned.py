@@ -1,7 +1,5 @@
 """Planned launches as people make them, for tests without a scheduler."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.contrib.auth.models import User

@@ -1,7 +1,5 @@
 """A port for a server that is told where to listen, and cannot be handed a socket."""
 
-from __future__ import annotations
-
 import random
 import socket
 

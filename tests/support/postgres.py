@@ -1,7 +1,5 @@
 """A PostgreSQL server of the test's own, from the distribution's packages."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -1,7 +1,5 @@
 """The two services over PostgreSQL, as docs/production.md tells it; each may be stopped, killed and started."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -8,8 +8,6 @@
 Each call is looked up by one of the three ways in: "dlsym" (the default), "linked" or "proc".
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -6,8 +6,6 @@ first.reduce(comms[0])                       # given to the card, which waits fo
 assert not first.done()
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

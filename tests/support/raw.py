@@ -1,7 +1,5 @@
 """A process's end of a container's socket, by hand: for everything that the shim would never do."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

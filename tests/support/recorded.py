@@ -5,8 +5,6 @@ run; `python -m tests.slow` decides by one what waits for `make test-all`. What 
 test that ran first.
 """
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A Redis server of the test's own, from the distribution's packages."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

@@ -3,8 +3,6 @@
 The image says "fetched" when it is run.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

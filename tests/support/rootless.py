@@ -7,8 +7,6 @@ The user is made of files that are mounted over the host's within a namespace. N
 `--net=host` rootlesskit needs no more than newuidmap.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Rows as the scheduler would write them, for pages that are looked at without one."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What runs on this host, by the kernel's word. Whoever ends while it is looked at is as if it had ended before."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -6,8 +6,6 @@ POINT: "looked" (episodes are written), "made" (deliveries are), "claimed" (noth
 written down yet), or "never". TIME: of its clock, in ISO form.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The web side as a server of its own, over a database that the test shares with it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Sizes and how people read them: the one table, for the server's text and for the scripts'."""
 
-from __future__ import annotations
-
 CASES = (
     (0, "0 bytes"),
     (1, "1 bytes"),

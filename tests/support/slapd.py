@@ -1,7 +1,5 @@
 """A real LDAP server from the distribution's packages, with a few people in it."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

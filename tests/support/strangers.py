@@ -4,8 +4,6 @@ Each is given the port, comes from many addresses (all of 127.0.0.0/8 is this ho
 its worst a few times, and goes on until it is killed.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Programs that hold memory and look whether every byte of it is right, and a card that fails on order."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 

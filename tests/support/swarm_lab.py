@@ -11,8 +11,6 @@ fall. The fixture is `why_no_lab`: a sentence where this machine lets nobody mak
 one place, as hosts do, and reaches this machine at `swarm.outside`. `member.cut()` takes its network away.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

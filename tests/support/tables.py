@@ -3,8 +3,6 @@
 `begin_with_tables(file)` for SQLite, `running_postgres(like=with_tables())` for PostgreSQL.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Everything happens at whole seconds, so that one sample a second (which is what the scheduler takes) misses nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -5,8 +5,6 @@ are quick. What waits, and runs with `--all`: tests with the marker `long`, the 
 tests/slow.txt, which `python -m tests.slow` writes by their durations. A file that the command line names runs whole.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

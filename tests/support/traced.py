@@ -1,7 +1,5 @@
 """One thread of a process stopped by a debugger, while the others run: as gdb does in non-stop mode."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

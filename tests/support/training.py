@@ -4,8 +4,6 @@ Each step gives the GPU kernels and all-reduces, as DDP's buckets do. It runs ah
 synchronises every few steps. It says "ready" once its communicator is made, then the number of its steps each time.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 from ctypes import byref, c_int, c_size_t, c_void_p

@@ -1,7 +1,5 @@
 """A database in a folder that belongs to the web user, as `up` leaves it when root starts it."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

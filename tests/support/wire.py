@@ -7,8 +7,6 @@ What a browser says of itself leaves out WebSockets, of which it knows only the 
 forwarder stands in between and counts all, and what is no request's is the live line's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -4,8 +4,6 @@ It carries effects out as the real shell does, answers `TakeBack` at once, and c
 every event. No clock, no I/O.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 

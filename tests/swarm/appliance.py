@@ -1,7 +1,5 @@
 """An appliance whose launches go to a Swarm, with the card simulated: everything else is real."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A hundred launches by ten people on three nodes of a Swarm, to which all happens that happens to hosts."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a launch asks of its node, and what the appliance itself knows better, as a Swarm's placement constraints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`gpushare doctor` on a host whose Docker is in a Swarm, a real one: which lines are missing, and how they go."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

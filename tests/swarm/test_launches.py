@@ -3,8 +3,6 @@
 Swarm places, and the node's scheduler holds the quota, tells the end, and is who pauses, kills and shows the output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A launch that a Swarm begins again: a real engine, a real Swarm of one node, its scheduler with the volume plugin."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

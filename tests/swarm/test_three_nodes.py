@@ -1,7 +1,5 @@
 """Three engines, three schedulers, one Swarm, one database; test_a_week_of_three_nodes.py shows it at length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -4,8 +4,6 @@ A job with a reservation waits until there is room; a node that falls takes what
 node that it was; and no reservation passes what a card was declared to have, whoever is the leader at that moment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import threading

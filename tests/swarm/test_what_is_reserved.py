@@ -1,7 +1,5 @@
 """Which cards a launch reserves in a Swarm, and what is refused before anything is asked of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

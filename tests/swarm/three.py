@@ -4,8 +4,6 @@ Each scheduler runs within its member, beside its engine: in its mounts, its net
 speaks for the Swarm; the others have joined, each with a PostgreSQL role of its own. Only the cards are simulated.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

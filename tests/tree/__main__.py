@@ -5,8 +5,6 @@ in at a glance. Names and phrases that were given up stay so (words.py). Says ea
 if there is any.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ count for what they become. A file and its header are one module. Includes are l
 folder above it.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections import defaultdict

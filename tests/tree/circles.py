@@ -1,7 +1,5 @@
 """Finding what depends on itself in a graph of modules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 Graph = Mapping[str, Iterable[str]]  # module → the modules that it depends on

@@ -5,8 +5,6 @@ by reason. `sleep(0)`, which lets others run, is no wait; a program in a string 
 bound (`assert took > 1.5`) holds on a slow machine all the more.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

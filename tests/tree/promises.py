@@ -1,7 +1,5 @@
 """When a test runs: by its marks, read from its source, and by the lists of tests/support/tiers.py."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

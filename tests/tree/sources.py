@@ -1,7 +1,5 @@
 """Which files the checks look at, and what one module is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

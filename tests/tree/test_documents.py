@@ -1,7 +1,5 @@
 """What texts name is there: every path in code, link and import, so that nobody follows one into nothing."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

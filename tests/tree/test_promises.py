@@ -1,7 +1,5 @@
 """docs/promises.md and docs/attacks.md: each test that they name is there, and runs when they say."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What the documents list is what there is: options, fields, addresses, figures that stand in the code as well."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from dataclasses import fields

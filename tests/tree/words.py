@@ -4,8 +4,6 @@ They are looked for in the code, the pages and the documents, in whatever way a 
 measurements (`results/`) keep the words of their day.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a Swarm has brought to a host finds its record there: once, on the reserved cards, while it is wanted."""
 
-from __future__ import annotations
-
 import uuid
 from threading import Thread
 from typing import Any

@@ -1,7 +1,5 @@
 """The admin site shows the rows of the database to admins, and changes nothing."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.admin import site
 from django.contrib.auth.models import Permission

@@ -1,7 +1,5 @@
 """The dashboard's WebSocket stays open for as long as its person is signed in, and no longer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What people may use at once, a week, and with which images, GPUs and priorities."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

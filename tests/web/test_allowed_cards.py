@@ -1,7 +1,5 @@
 """Which GPUs somebody may use: named by index or UUID, chosen in the form by what people call them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

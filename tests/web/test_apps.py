@@ -1,8 +1,6 @@
 """Applications at host names of their own (GPUSHARE_APPS): who is let in, and for how long. The application and the
 scheduler's end are the test's, the rest is what runs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

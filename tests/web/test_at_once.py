@@ -1,7 +1,5 @@
 """Requests that are under way: so many of a person, of an address and in all. Whoever has too many is told so."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

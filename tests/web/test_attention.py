@@ -1,7 +1,5 @@
 """What needs somebody now: there as long as it is so, and gone when it is not."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The audit log tells everything, and any change to it is found."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from datetime import timedelta

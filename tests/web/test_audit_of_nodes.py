@@ -1,7 +1,5 @@
 """What a node seals with its own key is found whole as far as it is that node's, and its key opens nothing else."""
 
-from __future__ import annotations
-
 import pytest
 from django.utils import timezone
 

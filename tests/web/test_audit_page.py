@@ -1,7 +1,5 @@
 """The audit log's page: found by day, person and name, in pages, and whether it is whole is told."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from html import unescape

@@ -3,8 +3,6 @@
 Once with SIGKILL in a process of its own, for each line; then the person tries again, or the next process looks.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A request has the same effect whether its body comes in chunks or with a length."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

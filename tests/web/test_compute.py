@@ -1,7 +1,5 @@
 """How containers share a GPU's time: what an admin asks of the scheduler, and what is told of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.machine import commands_answered, make_container

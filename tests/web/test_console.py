@@ -3,8 +3,6 @@
 Who may use it: test_who_may_connect.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

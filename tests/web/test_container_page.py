@@ -1,7 +1,5 @@
 """A container's page, without a browser."""
 
-from __future__ import annotations
-
 import pytest
 from django.utils import timezone
 

@@ -3,8 +3,6 @@
 Whoever has the password of that Redis can write there what they like: each node has it, also one that is stolen.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Iterator

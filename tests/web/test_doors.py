@@ -3,8 +3,6 @@
 Every address of 127.0.0.0/8 is this host's, so each test is an address of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Shares, boosts and forgiven usage as admins give them; what is in force; and the figures of the fairness page."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The reader behind the live line: one part that cannot be read keeps nothing else back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Four ways to a container: each gives the same answer to the same wish, allowed or refused with the same sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

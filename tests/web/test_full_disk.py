@@ -1,7 +1,5 @@
 """The appliance's own disk is full: what is there is shown, what cannot be written is refused, nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A launch that names no node goes to the scheduler that speaks for a Swarm; one that names one, past the Swarm."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """What people are told of one that gave way, and of a host on which no memory can be moved."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

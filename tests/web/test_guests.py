@@ -1,7 +1,5 @@
 """Sharing an application with named people."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

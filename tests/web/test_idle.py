@@ -1,7 +1,5 @@
 """Idle holders and the warnings about them: one notion, the scheduler's; one warning, whoever gives it."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

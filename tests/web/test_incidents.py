@@ -1,7 +1,5 @@
 """What broke last night: every end, wait, move, error of a card, restart and attention, whatever became of it since."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from uuid import uuid4
 

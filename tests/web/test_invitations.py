@@ -1,7 +1,5 @@
 """A student opens a link, chooses a password and has the allowance that came with it; an account ends on its day."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """A host is invited, and joins, only with settings that are one line each in its file."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

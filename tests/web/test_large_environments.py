@@ -1,7 +1,5 @@
 """What an owner may make a megabyte of is not read where many containers are, a hundred and more at a time."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

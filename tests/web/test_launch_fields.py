@@ -1,7 +1,5 @@
 """Every field of a launch, one by one: recorded, answered, shown, launched again, and written as a command."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A service, such as a JupyterHub, launches for others: by an admin's leave, under their allowance, in both names."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import Group, User
 from rest_framework.test import APIClient

@@ -1,7 +1,5 @@
 """The launch form tells all that is wrong at once, beside each field, and keeps what was typed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.people import signed_in

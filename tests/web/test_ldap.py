@@ -1,7 +1,5 @@
 """Sign-in against a real LDAP server."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client

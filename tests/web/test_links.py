@@ -1,7 +1,5 @@
 """Links that sign in: once, in time, on this host, and no trace of the key."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from datetime import timedelta

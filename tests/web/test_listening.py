@@ -1,7 +1,5 @@
 """The appliance's own listener."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

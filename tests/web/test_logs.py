@@ -1,7 +1,5 @@
 """logs/: what a container wrote, and with follow=1 what it writes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """With hundreds of nodes nothing is asked once a node, and only what changed is told: counted, not timed."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import json

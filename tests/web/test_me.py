@@ -1,7 +1,5 @@
 """Me: what I may use and where it comes from, my week, my tokens, my password."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The pages of nodes: admins alone, by the same rules as REST, each deed in the audit log."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """A node that is removed: not while it holds something, unless that is to count as lost."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

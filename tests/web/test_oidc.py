@@ -1,7 +1,5 @@
 """Sign-in through an OpenID Connect provider: the whole code flow against one that speaks HTTP."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import threading

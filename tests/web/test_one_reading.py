@@ -1,7 +1,5 @@
 """What a container's page, the report and the history tell of the same life is the same."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any

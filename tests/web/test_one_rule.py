@@ -1,7 +1,5 @@
 """A rule that several places tell is told alike by all of them."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Accounts by REST: what an admin can do, what nobody can, and that all of it is recorded."""
 
-from __future__ import annotations
-
 import re
 from threading import Barrier, Thread
 

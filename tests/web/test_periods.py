@@ -1,7 +1,5 @@
 """One rule for periods: what lies in the future has not happened, and a time that cannot be is refused in words."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

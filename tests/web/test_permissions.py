@@ -1,7 +1,5 @@
 """Every endpoint for everybody, in one table: what each of them is answered."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import timedelta

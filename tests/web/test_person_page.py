@@ -1,7 +1,5 @@
 """By person: their page for whoever may look, what finds theirs alone, and what stops theirs alone."""
 
-from __future__ import annotations
-
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client

@@ -1,7 +1,5 @@
 """A launch under an allowance that names GPUs gets the one that the scheduler would take."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Which of several nodes a launch goes to: what no policy may ever do, and what each of them is for."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

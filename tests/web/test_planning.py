@@ -1,7 +1,5 @@
 """Planned launches as people make and change them: what is recorded, refused and shown, without a scheduler."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from datetime import timedelta

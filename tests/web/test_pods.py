@@ -1,7 +1,5 @@
 """Containers of a Kubernetes cluster: found and summed by namespace, their output where the cluster has it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """A policy is described once, in the scheduler's table: the queue's page, documentation and settings say the same."""
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,7 +1,5 @@
 """What depends on the database holds on PostgreSQL too: the same tests, in a run of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

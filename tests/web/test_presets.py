@@ -1,7 +1,5 @@
 """Presets: launches that admins write and people click."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The audit report: its sums are those of the raw events."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

@@ -1,7 +1,5 @@
 """Reservations: what fits, who may make them, whose they are, and the calendar that one subscribes to."""
 
-from __future__ import annotations
-
 import re
 import threading
 from datetime import UTC, datetime, timedelta

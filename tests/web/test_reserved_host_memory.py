@@ -1,7 +1,5 @@
 """A reservation whose way host memory has no room to clear is refused when it is made."""
 
-from __future__ import annotations
-
 import pytest
 from django.utils import timezone
 

@@ -3,8 +3,6 @@
 On PostgreSQL, too: tests/web/test_postgres.py.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rights before everything else: a refusal tells nobody in what state a thing is that is not theirs to steer."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

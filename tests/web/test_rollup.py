@@ -1,7 +1,5 @@
 """Samples get coarser with age, and nothing is lost on the way."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Route names: each stands for one address, so that a link leads where it says."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What a Swarm begins again: each run is a container of its own, on whichever node, until somebody has ended it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

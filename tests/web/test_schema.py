@@ -1,7 +1,5 @@
 """The OpenAPI document is valid, complete, and true: schemathesis asks every operation what the document allows."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """A template writes it, a script writes it again a moment later: one text for one figure. In Node, without a page."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

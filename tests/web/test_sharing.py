@@ -1,7 +1,5 @@
 """A compute weight or limit that is not kept is said where it was asked for, on the page, and under Attention."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import rows

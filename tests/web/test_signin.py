@@ -1,7 +1,5 @@
 """Wrong passwords slow down whoever sends them, on every way in; so does asking too often."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 

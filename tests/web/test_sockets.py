@@ -1,7 +1,5 @@
 """What stands before WebSockets, and who is believed to be where. Real servers, real handshakes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """ssh into containers, by OpenSSH's own client: the door in this process, and local processes as containers."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Public keys for ssh: what is taken for one, whose they are, and what the page and REST say."""
 
-from __future__ import annotations
-
 import base64
 from datetime import timedelta
 from typing import Any

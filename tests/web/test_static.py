@@ -1,7 +1,5 @@
 """Static files: compressed, kept by browsers for good, and nothing but them."""
 
-from __future__ import annotations
-
 import re
 
 import httpx

@@ -3,8 +3,6 @@
 And none loads a library that it does not use.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """NUL characters and halves of surrogate pairs: refused in words wherever a text comes in, and never a 500."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

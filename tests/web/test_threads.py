@@ -1,7 +1,5 @@
 """Requests borrow a thread each, with its database connection, and hand it on."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator

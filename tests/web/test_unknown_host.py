@@ -1,7 +1,5 @@
 """Asked by a name that it does not know, the appliance says which setting that is: on the page, in REST, in its log."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """How an outcome reaches whoever waits for it: the scheduler's word, or a look at the row where no word comes."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Whoever is signed in is led to what there is, and does not have to know addresses."""
 
-from __future__ import annotations
-
 import pytest
 from django.test import Client
 

@@ -1,7 +1,5 @@
 """A launch among several nodes, from the records: constraints by their labels, the policy of the setting, and why."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

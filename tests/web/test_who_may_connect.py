@@ -1,7 +1,5 @@
 """Who may connect to a container (to its keyboard, one more program, or a port), and for how long."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """REST on top of a real scheduler, real processes and the simulated card: answers say what happened, records agree."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Pages show one time zone, the reader's, and say which; REST stays in UTC."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

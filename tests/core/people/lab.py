@@ -1,7 +1,5 @@
 """One card "g" and people's containers on it, each with one process that asks for all of its quota as it starts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

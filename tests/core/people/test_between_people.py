@@ -1,7 +1,5 @@
 """Who goes first between people: heads, the cap, the mode `share`, and what is said about it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """What people have had and what was due to them: exact between events, kept over a restart, and nothing for nobody."""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import inf, log, nan
 

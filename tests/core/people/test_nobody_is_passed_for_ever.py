@@ -1,7 +1,5 @@
 """The bound between people (docs/deciding.md): how often others are elected before one who is due, whatever they do."""
 
-from __future__ import annotations
-
 from math import inf
 
 import hypothesis.strategies as st

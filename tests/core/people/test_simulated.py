@@ -1,7 +1,5 @@
 """A lab's people on a simulated clock; a hundred weeks and days of them are in docs/deciding.md."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The bars of what the shim may cost, as issue 3 sets them: which figure of a row has to be what."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

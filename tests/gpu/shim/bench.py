@@ -8,8 +8,6 @@ issue and whether it is met; writes bench.json after each section, so that a run
 of its own beside: what a change costs shows in one run on one card.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

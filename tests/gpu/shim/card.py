@@ -1,7 +1,5 @@
 """The real card for the programs here: its UUIDs, what NVML says of a process, and a scheduler's end that grants."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

@@ -5,8 +5,6 @@ again and again; tests/support/gates.py is the scheduler. What comes of its step
 rank has begun, and what an all-reduce costs; "costs" as the only name: just that.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

@@ -5,8 +5,6 @@ they took and with what came of each (one number for all). MEETING: the folder w
 BATCH: how much there is to do in a step; with 1024 most are as fast as their processor.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

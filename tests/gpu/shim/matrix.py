@@ -8,8 +8,6 @@ compared with NVML's figure for its processes. Prints a table and writes matrix.
 exits 1 if a program's line is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ GPU. A line of the table is printed, and several.json written, as each case ends
 is waited for longer than its limit, and all of it takes less than three minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

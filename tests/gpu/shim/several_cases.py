@@ -1,7 +1,5 @@
 """The cases of several.py, what is noted of one as it runs, and what is told of it."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import asdict, dataclass, field

@@ -5,8 +5,6 @@ What it tells is as in frameworks.py; "beyond …" are lines that it gives under
 make the driver's own calls, so that the simulated card can run them.
 """
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

@@ -8,8 +8,6 @@ measured from within. Told are the paired differences, where they arise, how pro
 their being slow: the address that they got, page faults.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

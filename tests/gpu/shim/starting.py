@@ -4,8 +4,6 @@ As a module: `rounds`. As a program, in the container: `starting.py PROGRAM SECO
 (ms): native, with the shim, and with other builds of it.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -6,8 +6,6 @@ can), with many the card.
 counting build's (make -C shim counted); without it, it is −1. Ends when stdin does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import time

@@ -4,8 +4,6 @@ Importing PyTorch takes longer than all that is to be measured, so the processes
 kind, because one process may be faster than its twin for its whole life. The two of a couple share their CPUs.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

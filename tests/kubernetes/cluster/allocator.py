@@ -4,8 +4,6 @@ What it gives is what a claim's status then says. It gives nothing that is not t
 card is the driver's fault.
 """
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from fractions import Fraction

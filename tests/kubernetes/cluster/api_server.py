@@ -4,8 +4,6 @@ A token and rights by verb and resource; resourceVersions and conflicts; lists a
 is too old; fields that vanish where a feature gate is off; and the rules for ResourceSlices (rules.py). It can be away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

@@ -5,8 +5,6 @@ and free where the plugin has no preference; it never says whose units are, nor 
 starts anew takes away all sockets of its folder.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

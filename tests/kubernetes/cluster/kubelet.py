@@ -4,8 +4,6 @@ It calls over real sockets with the messages of the .proto files, waits as long 
 each answer has to be about the claims that were asked for and no others, of the devices that these were given.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ A pod that is to end (`deletionTimestamp`) has its containers stopped, their end
 claims are given back, and then the API server forgets it: in this order, as a kubelet does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping

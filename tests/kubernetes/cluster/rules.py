@@ -4,8 +4,6 @@ Stricter than a real one in two points, which a driver should keep anyway: an un
 a pool that changes has a higher generation.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from fractions import Fraction

@@ -4,8 +4,6 @@ Strict where runtimes are lenient: a specification with a word that the format d
 which is not there, is an error. The edits are then flags of `docker run`, as Docker knows CDI from release 25 on only.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ driver.takes["checkpoint"] = 3.0        seconds, from now on
 driver.faults["lock"] = FAILS           the next one; HANGS: it and all after it, until it is taken away
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An engine whose containers are coroutines: held to tests/engines/test_conformance.py like the others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping

@@ -1,7 +1,5 @@
 """A whole host in the test's own process, on virtual time: a real scheduler, and around it what a host is made of."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

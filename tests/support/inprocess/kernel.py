@@ -1,7 +1,5 @@
 """The kernel's word on processes that are coroutines: each has a pid of its own, above all that Linux gives."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

@@ -1,7 +1,5 @@
 """Containers that hold memory, give way and come back, on a host in this process."""
 
-from __future__ import annotations
-
 from tests.support.host import GIB
 from tests.support.inprocess.host import InProcess
 from tests.support.inprocess.process import Process

@@ -1,7 +1,5 @@
 """Programs that containers run, by name: each is called with its process and the words after its name."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
