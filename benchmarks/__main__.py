@@ -3,8 +3,6 @@
 `python -m benchmarks.before` compares with an earlier commit.
 """
 
-from __future__ import annotations
-
 import pkgutil
 import subprocess
 import sys

@@ -14,8 +14,6 @@ of them are there (`dashboard_load`), and a change on it (`dashboard_latency`).
 SECONDS. A turn takes some four minutes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

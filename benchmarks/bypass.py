@@ -7,8 +7,6 @@ moment in which the program has the memory, by its own word, to the appliance's 
 by the appliance's records. The exit code is 1 if any was told later than 2 s or ended later than 3 s.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import sys

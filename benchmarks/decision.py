@@ -5,8 +5,6 @@ suspended, end and start again. One decision is one call's way through the arbit
 `TakeBack`), or the end of a process with all that it sets free.
 """
 
-from __future__ import annotations
-
 import time
 from random import Random
 from statistics import median, quantiles

@@ -6,8 +6,6 @@ Each client is a process that asks for more (NEED) as soon as it was answered; n
 is measured is the slow path alone: socket, decision, record, answer. Told are answers per second and how long one took.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from multiprocessing import get_context

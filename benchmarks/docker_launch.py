@@ -10,8 +10,6 @@ card); and over REST, from the request to the answer that it runs, with all chec
 The bar: at most 30 ms and 8 % more. ConVGPU's paper: 62 ms and 15 %.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import statistics

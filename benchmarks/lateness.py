@@ -6,8 +6,6 @@ A coroutine of the scheduler's own loop asks to be woken each 5 ms; by how much 
 line in milliseconds each. Nothing can be decided in that time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -5,8 +5,6 @@
 Prints, in CPU time: MiB that the scheduler grows by, ms of the longest decision, ms of the page and of REST's list.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -7,8 +7,6 @@ from its start to its first decision (an allocation beyond a lease is granted), 
 itself (by its log), and the longest time without a decision, from before the kill.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -7,8 +7,6 @@ the store fell behind, what was refused, and by how much the scheduler's event l
 load: a decision is made in that loop. The bar: 2,000 a second for a minute, without one refusal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -9,8 +9,6 @@ put there by PostgreSQL itself (`--hours` by the minute, `--minutes` by the seco
 `--shots FOLDER` takes pictures of the overview.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

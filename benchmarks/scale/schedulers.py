@@ -13,8 +13,6 @@ between (`StatusPublisher`, `Records`, the broker). Orders are lines on stdin, e
     live NODES SECONDS    plays the first NODES in real time, of the others a sign of life now and then
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

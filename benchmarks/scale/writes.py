@@ -1,7 +1,5 @@
 """What a second of the lab writes, and what that takes of PostgreSQL, Redis and the hosts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Builds the C programs of these benchmarks."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

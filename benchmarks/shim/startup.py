@@ -7,8 +7,6 @@ session, gets its lease and makes its context. In turns with the same program wi
 p99 from HELLO to the lease at most 2 s; what is measured here holds that and the native start in it.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

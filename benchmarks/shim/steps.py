@@ -6,8 +6,6 @@ One column for each build of libgpushare.so (by default this tree's), on the sim
 the two are to be equal, or the change says what the difference is for.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import uuid

@@ -8,8 +8,6 @@ for a call where a real one needs 2 to 50, so that the ratios here are far above
 difference in nanoseconds is the same: that is what the shim costs.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 python -m benchmarks.simulation [--help]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ in sittings: for about half an hour cells of a few minutes with short pauses, th
 times a day somebody sends off a burst of short jobs, and in the evening two trainings begin that run over the night.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -5,8 +5,6 @@
 The exit code is 1 if a state is broken.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

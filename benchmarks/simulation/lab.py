@@ -5,8 +5,6 @@ program that is stopped, or that wants to compute and whose memory is out, is *s
 Where turns are simulated, those that compute on a card divide its time; else each computes as if it were alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ Memory in the hands of containers that wait does not come back: with the last tw
 all of it ends there. Under FIFO only the first in line ever holds a part, so it cannot happen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from random import Random

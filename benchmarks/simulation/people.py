@@ -9,8 +9,6 @@ capped, only idle holders go, and turns are by container.
 python -m benchmarks.simulation.people [--help]     (needs Python's standard library only)
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

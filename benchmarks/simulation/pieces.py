@@ -4,8 +4,6 @@ Each launch is placed as a scheduler places it, takes its whole quota at once, a
 moved stands still meanwhile. Transfers take what was measured (lab.py). Waits are from the launch to the memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush

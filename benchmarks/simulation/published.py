@@ -4,8 +4,6 @@ Tables IV and V are what its authors measured, for 4 to 38 containers on a Tesla
 six runs, so that single points are noisy: 18 containers took longer there than 20 or 22. They stand in `published.csv`.
 """
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

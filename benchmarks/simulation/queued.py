@@ -7,8 +7,6 @@ its host memory as it starts, asks for all of its GPU memory at once and compute
 arbiter, the order of planned launches and the choice of cards are the appliance's own; the clock is simulated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush

@@ -1,7 +1,5 @@
 """What `python -m benchmarks.simulation` prints, and the figures that it draws (SVG)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from statistics import fmean

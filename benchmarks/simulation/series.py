@@ -1,7 +1,5 @@
 """Runs a workload under policies, at several sizes, over many seeds; gives means."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor

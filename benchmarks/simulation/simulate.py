@@ -4,8 +4,6 @@
 `paper-…` are the paper's rules taken literally (`experiment/literal.py`), for comparison only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush

@@ -8,8 +8,6 @@ kernels, 20 to 60 ms with a training that runs ahead, 0.8 s with 1,500 kernels q
 `python -m benchmarks.simulation --turns` prints it; docs/turns.md has the tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush

@@ -1,7 +1,5 @@
 """Mixes of programs that take turns, and the tables of docs/turns.md about them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf

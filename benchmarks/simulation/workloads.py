@@ -5,8 +5,6 @@ one at random starts every 5 s. Types run 5 to 45 s by size, taken here as equal
 containers and each CUDA context takes 66 MiB of it. The others are of our own making.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random

@@ -7,8 +7,6 @@ The quick start (process engine, simulated card) with 20 living containers. Told
 what releases of this appliance have had for long, so that an older one can be asked as well.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 import sys

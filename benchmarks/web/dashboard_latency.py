@@ -12,8 +12,6 @@ inside its lease, which sends no message, from its own clock. Then nothing chang
     python -m benchmarks.web.dashboard_latency [--changes 60] [--watchers 49] [--containers 200] [--waiters 30]
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

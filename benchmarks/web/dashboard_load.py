@@ -7,8 +7,6 @@ with an empty cache for each first load.
     python -m benchmarks.web.dashboard_load [--runs 5] [--containers 200]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

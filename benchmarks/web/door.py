@@ -10,8 +10,6 @@ decisions is what a well-behaved program notices (benchmarks/bystander.py), whic
 The exit code is 1 if a figure misses its bar.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import filecmp

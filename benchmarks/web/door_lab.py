@@ -1,7 +1,5 @@
 """A container with an application, the door to it, and those who come in (benchmarks/web/door.py)."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -5,8 +5,6 @@ times in turn: by how much later than asked the scheduler's loop wakes, and the 
 by the web processes, so the ratio has to be 1; the bar is 1.5, as both share the machine's cores.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

@@ -12,8 +12,6 @@ scheduler's took, how late its loop was. The bars: 6 ms alone; 32 clients get at
 of a person each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import statistics

@@ -8,8 +8,6 @@ the typing of names, a key after the other. The time to read, to think and to mo
     python -m benchmarks.web.ten_tasks [--runs 3]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

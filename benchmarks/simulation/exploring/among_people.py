@@ -1,7 +1,5 @@
 """What the explorer tries and asks where containers are several people's: elections, the cap, moves for shares."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

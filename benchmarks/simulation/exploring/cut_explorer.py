@@ -11,8 +11,6 @@ which nobody died, if all go on, a cut is reached. Ranks are explored until one 
 only after the ask is bounded by the rule. `explore.py --cut` runs it; docs/turns.md has the counts.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The shortest way into the deadlock of the paper's rules taken literally, found by trying every order of events."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ foreign memory is gone.
 `explore.py` is its command; docs/deciding.md has the counts. `splits.py` takes what is too large for it.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is explored, and each of its states as a key: what two states that go on alike have in common (explorer.py)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import inf
 

@@ -1,7 +1,5 @@
 """What must not be, of a host with planned launches and reservations: `planned_explorer.py` says what."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace

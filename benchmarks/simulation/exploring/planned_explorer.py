@@ -19,8 +19,6 @@ In every state all of `core/invariants.py` is checked, and everybody is completa
 Each step starts from a state whose times are rounded: due or not, and in which order.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

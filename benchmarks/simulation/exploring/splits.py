@@ -13,8 +13,6 @@ enough of these to take them all, reachable or not, and to show of each with the
    container that holds memory (`core/policies.py`). If none of them holds any, every call of each would be granted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product

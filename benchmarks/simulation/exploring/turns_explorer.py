@@ -10,8 +10,6 @@ In every state all of `core/turns/soundness.py` is checked; and from every state
 answered: each of them must have a turn within BOUND. `explore.py --turns` runs it; docs/turns.md has the counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
