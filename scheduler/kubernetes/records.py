@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,5 @@ class Records:
 
 
 def _record(said: Mapping[str, Any]) -> Record:
-    """Of a later release it may say more: what is promised holds all the same. Raises TypeError or KeyError."""
-    parts = [Part(**_known(Part, part)) for part in said["parts"]]
-    return Record(**{**_known(Record, said), "parts": parts})
-
-
-def _known(kind: type[Record | Part], said: Mapping[str, Any]) -> dict[str, Any]:
-    return {each.name: said[each.name] for each in fields(kind) if each.name in said}
+    """Raises TypeError or KeyError."""
+    return Record(**{**said, "parts": [Part(**part) for part in said["parts"]]})

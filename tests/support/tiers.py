@@ -35,7 +35,7 @@ WAITING: dict[str, tuple[str, ...]] = {
         "tests/swarm/test_what_is_reserved.py",
     ),
     "Kubernetes, by a fake of its API server; claims, contracts, counting, manifests and bad input stay": (
-        "tests/kubernetes/test_after_another_release.py",
+        "tests/kubernetes/test_after_a_boot.py",
         "tests/kubernetes/test_alone.py",
         "tests/kubernetes/test_at_random.py",
         "tests/kubernetes/test_check_script.py",

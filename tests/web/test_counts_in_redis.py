@@ -67,7 +67,7 @@ def test_window_that_ends_in_the_middle_of_a_count_is_followed_by_one_that_ends(
     assert 0 <= client.pttl(key) <= 1000 * WINDOW
 
 
-def test_count_that_an_earlier_release_has_left_without_an_end_is_none(counts: Counts) -> None:
+def test_count_that_somebody_wrote_without_an_end_is_none(counts: Counts) -> None:
     client: Any = counts._cache.get_client(None, write=True)
     spend()
     (key,) = client.keys()

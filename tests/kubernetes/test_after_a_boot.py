@@ -1,30 +1,10 @@
-"""What one driver has left, the next one finds, be it of an earlier release or of a later one."""
+"""What one driver has left, the next one finds, or makes anew where a boot or an upgrade has changed it."""
 
-import json
 from pathlib import Path
 
 from scheduler.engines.runtime_environment import RuntimeEnvironment, keep_text
 from scheduler.kubernetes.runtime_environment import RuntimeEnvironments
 from tests.kubernetes.conftest import Lab
-
-
-async def test_a_record_that_says_more_than_we_know_is_kept(lab: Lab) -> None:
-    """Of a later release, which was taken back: its containers run, and keep their quotas."""
-    await lab.published()
-    claim = await lab.allocator.claim("2Gi")
-    first = await lab.prepare(claim)
-    (container,) = await lab.living()
-    await lab.stop()
-    path = lab.home / "kubernetes" / "claims" / f"{claim['metadata']['uid']}.json"
-    said = json.loads(path.read_text())
-    said["parts"][0]["share"] = "a-share"
-    path.write_text(json.dumps(said | {"shares": 1}))
-    await lab.start()
-    await lab.published()
-    assert list(lab.up.broker.live_containers) == [str(container.pk)]
-    assert await lab.prepare(claim) == first
-    await lab.unprepare(claim)
-    await lab.nothing_is_held()
 
 
 async def test_specifications_name_what_is_there_now_before_anybody_asks(lab: Lab) -> None:
