@@ -89,40 +89,6 @@ def test_a_forked_child_cannot_use_its_parents_card(card: Card) -> None:
     """)
 
 
-def test_a_context_takes_its_memory_with_it(card: Card) -> None:
-    card.check("""
-        cuda = Cuda()
-        before = cuda.free_bytes()
-        context = c_void_p()
-        cuda("cuCtxCreate_v2", byref(context), 0, 0)
-        address, small = cuda.alloc(100 * MIB), cuda.alloc(100)
-        assert before - cuda.free_bytes() == (66 + 100 + 2) * MIB
-        cuda("cuCtxDestroy_v2", context)
-        assert cuda.free_bytes() == before
-        assert cuda.free(address) == INVALID_VALUE
-        assert cuda.code("cuCtxSetCurrent", context) == 709
-    """)
-
-
-def test_a_primary_context_ends_with_its_last_user(card: Card) -> None:
-    card.check("""
-        cuda = Cuda()
-        cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0)
-        cuda.alloc(MIB)
-        cuda("cuDevicePrimaryCtxRelease_v2", 0)
-        state = c_int()
-        cuda("cuDevicePrimaryCtxGetState", 0, None, byref(state))
-        assert state.value == 1
-        cuda("cuDevicePrimaryCtxRelease_v2", 0)
-        cuda("cuDevicePrimaryCtxGetState", 0, None, byref(state))
-        assert state.value == 0
-        assert cuda.code("cuMemAlloc_v2", byref(c_uint64()), c_size_t(1)) == 709
-        assert cuda.code("cuDevicePrimaryCtxRelease_v2", 0) == 201
-        print("released")
-    """)
-    card.wait_until_empty()
-
-
 def test_managed_memory_is_the_hosts_too(card: Card) -> None:
     card.check("""
         cuda = Cuda()
@@ -136,14 +102,18 @@ def test_managed_memory_is_the_hosts_too(card: Card) -> None:
     """)
 
 
-def test_the_old_32_bit_calls_take_memory_too(card: Card) -> None:
+def test_a_modules_variables_live_in_device_memory(card: Card) -> None:
     card.check("""
         cuda = Cuda()
         before = cuda.free_bytes()
-        address = c_uint()
-        cuda("cuMemAlloc", byref(address), c_uint(5 * MIB))
+        text = b".version 6.0\\n.target sm_50\\n.address_size 64\\n.global .align 8 .b8 table[5242880];\\n"
+        module, address, size = c_void_p(), c_uint64(), c_size_t()
+        cuda("cuModuleLoadData", byref(module), text)
         assert before - cuda.free_bytes() == 6 * MIB
-        cuda("cuMemsetD8_v2", c_uint64(address.value), 1, c_size_t(5 * MIB))
-        cuda("cuMemFree", address)
+        cuda("cuModuleGetGlobal_v2", byref(address), byref(size), module, b"table")
+        assert size.value == 5 * MIB
+        cuda.write(address.value + 5 * MIB - 4, b"tail")
+        cuda("cuModuleUnload", module)
         assert cuda.free_bytes() == before
+        assert cuda.code("cuModuleLoadData", byref(module), b"\\x7fELF") == 200
     """)

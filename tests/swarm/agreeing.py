@@ -18,7 +18,7 @@ from tests.swarm.three import CARDS, LABEL, SETTLES, Three
 EVERY = 0.25  # seconds
 
 # Each a sentence and the rows for which it is wrong. What is granted is what programs may hold without asking again.
-# The sum of quotas is not among them: what Swarm reserves it counts itself (test_what_a_swarm_does.py), and of what
+# The sum of quotas is not among them: what Swarm reserves it counts itself, and of what
 # died with an engine it knows a moment before our record does.
 NEVER = {
     "holds more than its quota": "SELECT container_id, used, granted, quota FROM web_claim "

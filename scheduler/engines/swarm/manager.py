@@ -1,6 +1,6 @@
 """Docker's Swarm as a placer: an order is a service, and where there is room for it Swarm alone decides.
 
-Three things that Docker 20.10 does, each shown in tests/swarm/test_what_a_swarm_does.py, decide how it is spoken to:
+Three things that Docker 20.10 does decide how it is spoken to:
 
 * Removing a job ends nothing: what runs goes on, with its reservation, and nobody can ask for its end any more. So an
   order is taken back by making it a job of no task; and once it has none, by another look, the service is removed.
