@@ -97,4 +97,3 @@ EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr add
     if (result != CUDA_SUCCESS) return result;
     return data == NULL ? CUDA_ERROR_INVALID_VALUE : describe(data, attribute, address);
 }
-

@@ -224,4 +224,3 @@ EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, voi
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
-

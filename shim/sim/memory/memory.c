@@ -120,4 +120,3 @@ EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
     return set(to, value, 4, count, DEFAULT);
 }
 ALSO(cuMemsetD32_v2_ptds, cuMemsetD32_v2);
-

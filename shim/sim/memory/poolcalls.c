@@ -242,4 +242,3 @@ EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const struct access *acces
     pthread_mutex_unlock(&pool_lock);
     return result;
 }
-

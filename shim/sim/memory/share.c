@@ -200,4 +200,3 @@ EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *address, struct ext
     memcpy(where.uuid, card_open()->gpu[card_here(sim_gpu(context->device))].uuid, sizeof where.uuid);
     return map(external->file, &where, address);
 }
-

@@ -137,4 +137,3 @@ EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, int *status, uint64_t
     return info(stream, status, id, graph);
 }
 ALSO(cuStreamGetCaptureInfo_v3_ptsz, cuStreamGetCaptureInfo_v3);
-

@@ -83,4 +83,3 @@ CUresult work_submit(CUstream stream, const struct work *work) {
     CUgraph graph = stream_of(stream)->capturing;
     return graph == NULL ? work_run(stream, work) : graph_add(graph, work, NULL);
 }
-

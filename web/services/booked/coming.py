@@ -4,6 +4,7 @@ Their owners are told at the launch, a day before and an hour before, once each:
 process looks. A reservation concerns those on its GPUs that have no room beside it.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
