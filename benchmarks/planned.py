@@ -16,9 +16,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from scheduler.containers.planner import Planner
-from scheduler.core.planned.order import Started
+from scheduler.core.arbiter import handle
+from scheduler.core.events import ContainerAdded
 from scheduler.core.state import Gpu, State
-from scheduler.store import planned_runs
 from web.models import Gpu as GpuRow
 from web.models import Node, Planned
 from web.spec.planned import PlannedSpec
@@ -58,31 +58,29 @@ async def decide(node: Node) -> None:
     store.here = node.pk
     broker = SimpleNamespace(state=state, live_containers={}, now=time.monotonic)
     shared: Any = SimpleNamespace(store=store, broker=broker)
-    started: list[str] = []
-
-    def start(here: int, id_: str, run: tuple[int, int], gpus: list[str], *_: Any) -> None:
-        started.append(id_)
-
-    planned_runs.start = start  # type: ignore[assignment]
     planner = Planner(shared, lambda: None)
     tracemalloc.start()
     await planner._hear_of_changes()
     print(f"{tracemalloc.get_traced_memory()[0] / 2**20:.1f} MiB for {len(planner._plans)} planned launches")
     tracemalloc.stop()
-    longest, now = 0.0, time.monotonic() + 700  # all are due
-    held: dict[str, Started] = {}
-    for _ in range(30):
-        begun = time.thread_time()
-        begins = planner._queue.next_start(state, held, now)
-        longest = max(longest, time.thread_time() - begun)
-        if begins is None:
-            break
-        planner._queue.note(begins, now)
-        planner._queue.drop(begins.candidate.id)
-        held[begins.candidate.id] = Started(
-            begins.candidate.owner, dict.fromkeys(begins.gpus, begins.candidate.shape.quota)
-        )
-    print(f"{1000 * longest:.1f} ms for the longest of {len(held) + 1} decisions; {len(held)} would start")
+    longest, now, begins, events = 0.0, time.monotonic() + 700, 0, 1  # all are due
+    while events:
+        events, steps = 0, planner._queue.steps(lambda: broker.state, now)
+        while True:
+            begun = time.thread_time()
+            event = next(steps, None)
+            broker.state = handle(broker.state, event)[0] if event else broker.state
+            longest = max(longest, time.thread_time() - begun)
+            if event is None:
+                break
+            events += 1
+        for its, cards in planner._queue.promised(broker.state):
+            planner._queue.drop(its.id)
+            begins += 1
+            broker.state, _ = handle(
+                broker.state, ContainerAdded(now, its.container, dict.fromkeys(cards, its.shape.quota), its.owner)
+            )
+    print(f"{1000 * longest:.1f} ms for the longest decision; {begins} begin, {len(broker.state.waiting)} wait")
     begun = time.thread_time()
     planner._places()
     print(f"{1000 * (time.thread_time() - begun):.1f} ms for the places of the first")

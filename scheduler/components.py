@@ -84,6 +84,7 @@ class Components:
             answered=lambda live: self.sessions.answered(live),
             restore=lambda container: self.swapping.swap_in(container),
             preempt=lambda told: self.swapping.preempt(told),
+            promised=lambda: self.planner.promised(),
             took=store.figures.decisions.note,
         ))  # fmt: skip
         self.forecasts = Forecasts(broker, store)

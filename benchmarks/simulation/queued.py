@@ -17,7 +17,7 @@ from scheduler.containers import placement
 from scheduler.core.arbiter import handle
 from scheduler.core.effects import Granted
 from scheduler.core.events import ContainerAdded, ContainerEnded, Event, GpuSeen, Needed, SessionOpened, Ticked
-from scheduler.core.planned.order import Candidate, Queue, Shape, Started
+from scheduler.core.planned.order import Candidate, Queue, Shape
 from scheduler.core.state import State
 
 GIB, HOUR, CARDS, SWEEPS, PEOPLE = 1 << 30, 3600.0, 4, 30, 10
@@ -60,7 +60,6 @@ class Host:
         self.runs = {run.id: run for run in runs}
         self.state, self.queued, self.queue = State(policy="fair"), queued, Queue()
         self.sessions: dict[int, str] = {}
-        self.started: dict[str, Started] = {}
         self.without: dict[str, float] = {}  # run → since when it has its host memory, and no GPU memory
         self.ahead: list[tuple[float, int, str, str]] = []
         self.outcome = Outcome()
@@ -79,25 +78,29 @@ class Host:
             now, _, what, id_ = heappop(self.ahead)
             if what == "handed in" and self.queued:
                 run = self.runs[id_]
-                self.queue.put(Candidate(id_, run.owner, now, Shape(run.quota), number=run.at))
+                self.queue.put(Candidate(id_, run.owner, now, Shape(run.quota), number=run.at, container=id_))
             elif what == "handed in":
                 self.start(now, id_, placement.choose(self.state, 1, self.runs[id_].quota)[0])
             elif what == "ended":
                 left.discard(id_)
-                self.started.pop(id_, None)
                 self.do(ContainerEnded(now, id_))
                 self.outcome.done = now
             else:
                 self.do(Ticked(now))
                 self.later(now + LOOK, "look", "")
-            while self.queued and (found := self.queue.next_start(self.state, self.started, now)):
-                self.queue.note(found, now)
-                self.queue.drop(found.candidate.id)
-                self.started[found.candidate.id] = Started(
-                    found.candidate.owner, {found.gpus[0]: found.candidate.shape.quota}
-                )
-                self.start(now, found.candidate.id, found.gpus[0])
+            while self.queued and self.begin(now):
+                pass
         return self.outcome
+
+    def begin(self, now: float) -> bool:
+        """What may; whether anything did."""
+        for event in self.queue.steps(lambda: self.state, now):
+            self.do(event)
+        begins = self.queue.promised(self.state)
+        for its, gpus in begins:
+            self.queue.drop(its.id)
+            self.start(now, its.id, gpus[0])
+        return bool(begins)
 
     def start(self, now: float, id_: str, gpu: str) -> None:
         run, session = self.runs[id_], len(self.sessions) + 1

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -111,7 +112,7 @@ class Forecasts:
         return ends, guessed, lasts
 
     def _expected(self, found: GoesOn, guessed: set[str], by: Mapping[str, str]) -> Expected:
-        names = {id_: live.name for id_, live in self._broker.live_containers.items()}
+        names = _names(self._broker)
         who = [names.get(each, "one that has ended") for each in found.after]
         if found.paused and len(found.after) == 1:
             return Expected(f"{who[0]} is paused by {by.get(found.paused[0], 'gpushare')}: resume it.")
@@ -165,16 +166,22 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     person = str(arguments.get("owner", ""))
     lasts = arguments.get("ttl_seconds")
     gpus = placement.choose(state, asked, quota, owner=person, lasts=lasts) if isinstance(asked, int) else asked
-    names = {live.id: live.name for live in broker.live_containers.values()}
+    names = _names(broker)
     heads = {gpu: idle(broker, gpu) for gpu in gpus}
     found = forecast(state, dict.fromkeys(gpus, quota), time_limits(broker), heads, names, person=person or None)
     if not found.possible:
         raise Problem("over_capacity", found.explanation, 400, "gpu_memory")
     # First those in the queue, then those who hold the memory; nobody twice.
-    behind = list(dict.fromkeys((*found.behind, *found.holders)))
+    behind = [each for each in dict.fromkeys((*found.behind, *found.holders)) if each in broker.live_containers]
     earliest = None if found.latest is None else max(0.0, found.latest - broker.now())
     message = found.explanation if found.fits or found.place is None else f"{say(found.place)} {found.explanation}"
     return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": message}, message
+
+
+def _names(broker: Broker) -> dict[str, str]:
+    """Of containers, and of planned launches that wait with them."""
+    planned = {id_: name for id_, (name, _) in broker.planned.items()}
+    return planned | {id_: live.name for id_, live in broker.live_containers.items()}
 
 
 def turn_of(broker: Broker, request: Request) -> str:
@@ -193,7 +200,7 @@ def turn_of(broker: Broker, request: Request) -> str:
 def time_limits(broker: Broker) -> dict[str, float]:
     """By when time limits end containers, on the state's clock. One that has not started yet has all its time."""
     now, wall = broker.now(), clock.now()
-    ends = {}
+    ends = {id_: now + lasts for id_, (_, lasts) in broker.planned.items() if lasts < inf}
     for live in broker.live_containers.values():
         if live.ttl is not None:
             own = wall + timedelta(seconds=live.clock_ahead)  # as its own clock stands

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from math import inf
+from typing import Any
 
 from django.db import Error
 
@@ -20,10 +21,11 @@ from scheduler import clock
 from scheduler.containers.forecasts import time_limits
 from scheduler.core import reserved
 from scheduler.core.admission import size
+from scheduler.core.events import ContainerEnded
 from scheduler.core.forecast import forecast
 from scheduler.core.planned import order
 from scheduler.core.planned.conditions import awaited, begins, impossible
-from scheduler.core.planned.order import Candidate, Queue, Start, Started
+from scheduler.core.planned.order import Candidate, Queue
 from scheduler.core.planned.progress import End, Progress, next_look, next_run
 from scheduler.parts import is_set_within
 from scheduler.shared import SharedParts
@@ -48,12 +50,11 @@ class Planner:
         self._plans: dict[str, Plan] = {}
         self._children: dict[str, set[str]] = {}  # parent → those that begin after it
         self._runs: dict[str, str] = {}  # container that is under way → whose run it is
-        self._started: dict[str, Started] = {}  # the same → what it was promised
         self._ends: dict[str, End] = {}  # of parents
         self._over: list[tuple[str, End]] = []  # parents of which it is still to be followed what comes after them
         self._queue = Queue()
         self._times: list[tuple[float, str]] = []  # when to look at one again: seconds since 1970
-        self._blocked: dict[str, str] = {}  # person → why they can have no more running now
+        self._blocked: dict[str, tuple[str, str]] = {}  # person → why they can have no more running now, and of which
         self._shown: dict[str, tuple[int | None, str]] = {}
         self._woken = asyncio.Event()
         self._read, self._heard = True, set[str]()
@@ -74,6 +75,10 @@ class Planner:
         elif self._blocked or self._queue.known:
             self._woken.set()
 
+    def promised(self) -> None:
+        """One that stood in the memory queue has been served."""
+        self._woken.set()
+
     def changed(self, container: str) -> None:
         """The memory of one has changed: when its last has come back there may be room."""
         if self._queue.known and container not in self._broker.live_containers:
@@ -88,6 +93,7 @@ class Planner:
             except Error as error:
                 log.error("planned launches wait, the database: %s", error)
                 self._read, self._began = True, False  # what was heard meanwhile is asked for anew
+                self._call_off()
                 await asyncio.sleep(AGAIN)
                 continue
             await is_set_within(self._woken, self._pause())
@@ -100,6 +106,7 @@ class Planner:
     async def _look(self) -> None:
         self._woken.clear()
         if self._store.away:
+            self._call_off()
             return
         if self._read or await self._store.ask(planned_runs.is_unread, self._store.here):
             self._read = False
@@ -111,8 +118,13 @@ class Planner:
             if (plan := self._plans.get(heapq.heappop(self._times)[1])) is not None:
                 await self._refresh(plan)
         await self._follow()
-        await self._start_all()
+        await self._begin_all()
         await self._show()
+
+    def _call_off(self) -> None:
+        """What cannot begin waits for no memory, and has been promised none."""
+        for each in [its for its in self._broker.state.containers.values() if its.stands_in]:
+            self._broker.tell(ContainerEnded(self._broker.now(), each.id))
 
     async def _hear_of_changes(self) -> None:
         """Raises Error."""
@@ -137,7 +149,7 @@ class Planner:
 
     def _take(self, plan: Plan) -> None:
         if (before := self._plans.get(plan.id)) is not None:
-            plan.ready = before.ready
+            plan.ready, plan.next = before.ready, before.next
             self._leave(before)
         self._plans[plan.id] = plan
         for each in plan.after:
@@ -148,11 +160,9 @@ class Planner:
         """It stands so from now on."""
         for attempt in plan.progress.running.values():
             self._runs.pop(attempt.container, None)
-            self._started.pop(attempt.container, None)
         plan.progress = progress
         for attempt in progress.running.values():
             self._runs[attempt.container] = plan.id
-            self._started[attempt.container] = Started(plan.owner, dict.fromkeys(attempt.gpus, plan.shape.quota))
 
     def _leave(self, plan: Plan) -> None:
         for each in plan.after:
@@ -176,9 +186,10 @@ class Planner:
         watched = self._runs.keys() | (self._children.keys() - self._ends.keys() - self._plans.keys())
         elsewhere = {id_ for id_ in watched if id_ not in self._broker.live_containers}
         if heard:
-            self._blocked.clear()
             await self._store.flush()  # what has ended is in the database
         await self._take_ends(await self._ends_of(heard | elsewhere))
+        if heard:
+            await self._unblock()
 
     async def _ends_of(self, ids: Iterable[str]) -> dict[str, End]:
         ids = set(ids)
@@ -225,7 +236,7 @@ class Planner:
         if clock.monotonic() - self._checked < CHECK_EVERY or not self._plans:
             return
         self._checked = clock.monotonic()
-        self._blocked.clear()
+        await self._unblock()
         for id_ in await self._store.ask(planned_runs.disabled, self._store.here):
             if (plan := self._plans.get(id_)) is not None and not plan.cancelled:
                 await self._finish(plan, "Its owner's account is disabled.")
@@ -255,46 +266,68 @@ class Planner:
         if next_run(plan.progress, plan.count, plan.at_once, now) is None:
             self._look_at(plan, next_look(plan.progress))
         else:
-            self._queue.put(Candidate(plan.id, plan.owner, plan.ready, plan.shape, plan.priority, plan.created_at))
+            its = plan.id, plan.owner, plan.ready, plan.shape, plan.priority, plan.created_at, plan.next
+            self._queue.put(Candidate(*its))
 
     def _look_at(self, plan: Plan, at: float) -> None:
         if clock.wall() < at < inf:
             heapq.heappush(self._times, (at, plan.id))
 
-    async def _start_all(self) -> None:
-        """All that may start now. Other work is done between two."""
-        while self._queue.known:
-            state, now = self._broker.state, self._broker.now()
-            start = self._queue.next_start(state, self._started, now, self._blocked)
-            if start is None:
+    async def _begin_all(self) -> None:
+        """Puts those that may begin into the memory queue, and begins what has been served there. Other work is done
+        between two."""
+        while True:
+            stands = ((each.container, self._plans[each.id]) for each in self._queue.known.values())
+            self._broker.planned = {id_: (plan.name, plan.shape.lasts) for id_, plan in stands}
+            state = partial(getattr, self._broker, "state")
+            for event in self._queue.steps(state, self._broker.now(), self._runs, self._blocked):
+                self._broker.tell(event)
+                await asyncio.sleep(0)
+            if not (ready := self._queue.promised(self._broker.state)):
                 break
-            await self._start(start, now)
+            for candidate, gpus in ready:
+                await self._begin(self._plans[candidate.id], gpus)
 
-    async def _start(self, start: Start, now: float) -> None:
-        plan, wall = self._plans[start.candidate.id], clock.wall()
-        if (run := next_run(plan.progress, plan.count, plan.at_once, wall)) is None:
-            self._queue.drop(plan.id)
-            return
-        ask = partial(planned_runs.start, self._store.here, plan.id, run, start.gpus, wall, self._store.require_name)
+    async def _begin(self, plan: Plan, gpus: list[str]) -> None:
         try:
-            made = await self._store.write_by(ask)
+            made = await self._ask_to_begin(plan, gpus)
         except Never as never:
             await self._finish(plan, str(never))
             await self._follow()
         except Problem as problem:
-            self._blocked[plan.owner] = problem.message
+            self._blocked[plan.owner] = problem.message, plan.id
         else:
+            self._queue.drop(plan.id)
             if made is None:  # it is not what was read, as when people have changed it just now
-                self._queue.drop(plan.id)
                 self._began = False
                 self.wake()
                 return
             container, progress = made
             log.info("container %s begins as planned", ById(str(container.pk)))
-            self._queue.note(start, now)
+            plan.next = str(planned_runs.new_id())
             self._progress(plan, progress)
             self._launched()
             await self._refresh(plan)
+
+    async def _ask_to_begin(self, plan: Plan, gpus: list[str], *, only_ask: bool = False) -> Any:
+        """Raises Never or Problem, if it may not."""
+        if (run := next_run(plan.progress, plan.count, plan.at_once, now := clock.wall())) is None:
+            return None
+        ask = partial(planned_runs.start, container_id=plan.next, only_ask=only_ask)
+        return await self._store.write_by(ask, self._store.here, plan.id, run, gpus, now, self._store.require_name)
+
+    async def _unblock(self) -> None:
+        """People who may have more running again. Who may not is asked before others would wait for it."""
+        for person, (_, id_) in list(self._blocked.items()):
+            try:
+                if (plan := self._plans.get(id_)) is not None:
+                    await self._ask_to_begin(plan, list(plan.shape.gpus), only_ask=True)
+            except Problem as problem:
+                self._blocked[person] = problem.message, id_
+                continue
+            except Never:
+                pass  # it ends when it is its turn
+            del self._blocked[person]
 
     # ---- what people see ----
 
@@ -308,43 +341,38 @@ class Planner:
             await self._store.write(planned_runs.show, new)
 
     def _places(self) -> dict[str, tuple[int | None, str]]:
-        state, now = self._broker.state, self._broker.now()
-        room_of = order.rooms_of(state, self._started)
-        names = self._queue.ranked(state, self._started, now)
-        first = self._queue.in_order(names, SHOWN)
+        state = self._broker.state
+        first = self._queue.in_order(self._queue.ranked(state), SHOWN)
         places: dict[str, tuple[int | None, str]] = {
-            each.id: (place, self._why(each, room_of(each.owner))) for place, each in enumerate(first, 1)
+            each.id: (place, self._why(each)) for place, each in enumerate(first, 1)
         }
-        if first and (by := self._latest(first[0], room_of(first[0].owner))):
+        if first and (by := self._latest(first[0])):
             places[first[0].id] = (1, f"{places[first[0].id][1]} {by}")
         return places
 
-    def _latest(self, first: Candidate, room: dict[str, int]) -> str:
+    def _latest(self, first: Candidate) -> str:
         """By when there is room for the first at the latest, where time limits say it; a sentence, or nothing."""
-        state, shape = self._broker.state, first.shape
-        able = shape.in_service(state)
-        if first.owner in self._blocked or len(able) < shape.count or order.fitting(state, shape, room):
+        stands, state = self._broker.state.containers.get(first.container), self._broker.state
+        if stands is None or stands.guaranteed:
             return ""
-        quota = dict.fromkeys(order.most_room(shape, able, room), shape.quota)
-        latest = forecast(state, quota, time_limits(self._broker), person=first.owner).latest
+        others = order.without_those_that_wait(state)
+        latest = forecast(others, stands.quota, time_limits(self._broker), person=first.owner).latest
         if latest is None:
             return ""
         at = clock.now() + timedelta(seconds=latest - self._broker.now() + 0.5)
         return f"At {at:%H:%M} UTC at the latest, by the time limits of those that run."
 
-    def _why(self, each: Candidate, room: dict[str, int]) -> str:
-        if why := self._blocked.get(each.owner):
-            return why
+    def _why(self, each: Candidate) -> str:
+        if each.owner in self._blocked:
+            return self._blocked[each.owner][0]
         state, shape = self._broker.state, each.shape
-        able = shape.in_service(state)
-        cards = sorted((room[gpu] for gpu in able), reverse=True)
+        room = {gpu: reserved.free(state, gpu, each.owner) for gpu in shape.in_service(state)}
+        cards = sorted(room.values(), reverse=True)
         there = cards[shape.count - 1] if len(cards) >= shape.count else 0
         needs = f"Starts when {size(shape.quota)} is free on {'one GPU' if shape.count == 1 else f'{shape.count} GPUs'}"
         if len(cards) < shape.count:
             return f"{needs}. A GPU that it needs is out of service."
         if there >= shape.quota:
             return "Starts after those before it."
-        others = any(reserved.kept(state, gpu, each.owner) for gpu in able)
-        if there < 0 and not others:
-            return f"{needs}. Running containers wait for memory and go first."
+        others = any(reserved.kept(state, gpu, each.owner) for gpu in room)
         return f"{needs} (now {size(max(0, there))}{', less what is reserved for others' * others})."

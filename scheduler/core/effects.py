@@ -51,6 +51,14 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class Promised:
+    """The planned launch that stands in for this container may begin: its whole quota is guaranteed to it from now on,
+    until a process of it has its first memory."""
+
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """Answer the waiting call with CUDA's out-of-memory error."""
 
@@ -123,4 +131,5 @@ class TakeBack:
     gpu: str
 
 
-Effect = Admitted | Refused | Granted | Rejected | Suspended | Restore | Preempt | Relocate | Pressure | TakeBack
+Served = Granted | Promised
+Effect = Admitted | Refused | Served | Rejected | Suspended | Restore | Preempt | Relocate | Pressure | TakeBack

@@ -58,6 +58,23 @@ class ContainerAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class StandIn:
+    """A planned launch waits for the whole quota of a container to come, with a call like any other's (`planned/`).
+
+    Answered by `Promised` once that is guaranteed to it; until then it holds nothing. `ContainerAdded` puts the
+    container in its place, `ContainerEnded` calls it off, another one puts it on other GPUs. `since`: when it began to
+    wait.
+    """
+
+    now: float
+    container: str
+    quota: Mapping[str, int]
+    owner: str
+    priority: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaChanged:
     """An admin asks for another quota. Answered like a launch; refused changes nothing."""
 
@@ -351,38 +368,9 @@ class Ticked:
 
 
 Event = (
-    GpuSeen
-    | GpuDrained
-    | ContainerAdded
-    | QuotaChanged
-    | PriorityChanged
-    | ContainerPaused
-    | ContainerResumed
-    | MoveBegun
-    | SwappedOut
-    | SwapInRequested
-    | CameBack
-    | NotMoved
-    | Movable
-    | StaysOnCard
-    | Idle
-    | ActivityDetected
-    | ContainerKilled
-    | ContainerEnded
-    | SessionOpened
-    | SessionEnded
-    | Needed
-    | WaitedBefore
-    | WaitOver
-    | Returned
-    | OverheadMeasured
-    | PeopleChanged
-    | LedgerRestored
-    | UsageElsewhere
-    | Forgiven
-    | ReservesChanged
-    | PolicyChanged
-    | PreemptionChanged
-    | Reordered
-    | Ticked
-)
+    GpuSeen | GpuDrained | ContainerAdded | StandIn | QuotaChanged | PriorityChanged | ContainerPaused
+    | ContainerResumed | MoveBegun | SwappedOut | SwapInRequested | CameBack | NotMoved | Movable | StaysOnCard
+    | Idle | ActivityDetected | ContainerKilled | ContainerEnded | SessionOpened | SessionEnded | Needed
+    | WaitedBefore | WaitOver | Returned | OverheadMeasured | PeopleChanged | LedgerRestored | UsageElsewhere
+    | Forgiven | ReservesChanged | PolicyChanged | PreemptionChanged | Reordered | Ticked
+)  # fmt: skip

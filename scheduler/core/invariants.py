@@ -26,6 +26,8 @@ def _sums(state: State) -> Iterator[str]:
         if total != dict(container.leased):
             yield f"{container.id} is leased {dict(container.leased)}, its sessions {total}"
         yield from _outs(state, container)
+        if container.stands_in and (container.sessions or container.leased):
+            yield f"{container.id} is not there yet, and has processes or memory"
         if container.killed and container.paused:
             yield f"{container.id} is killed and paused"
         if container.out and container.stage not in (Stage.OUT, Stage.RETURNING):
@@ -68,7 +70,10 @@ def _queue(state: State) -> Iterator[str]:
         yield f"a call waits twice: {keys}"
     for request in state.waiting:
         session, container = state.sessions.get(request.session), state.containers.get(request.container)
-        if session is None or container is None or session.container != container.id:
+        if container is not None and container.stands_in:
+            if request.session >= 0 or container.guaranteed:
+                yield f"a call of a stand-in waits, and has a process, or all that it may have: {request}"
+        elif session is None or container is None or session.container != container.id:
             yield f"a call of nobody waits: {request}"
         elif container.killed:
             yield f"a call of {container.id} waits, which is killed"

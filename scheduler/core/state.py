@@ -94,6 +94,9 @@ class Container:
 
     `relocatable` is false for one that cannot come back on another card; `relocated`: when it last went to one for
     others, and `place`: since when those had waited, in whose place it comes back.
+
+    `stands_in`: there is no container yet, only a planned launch that waits for its whole quota (`planned/`). Once it
+    has been served that is guaranteed to it, and `lapses` with the first memory that a process of it is granted.
     """
 
     id: str
@@ -121,6 +124,8 @@ class Container:
     relocatable: bool = True
     relocated: float = -inf
     place: float = inf
+    stands_in: bool = False
+    lapses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,8 @@ class Request:
 
     `suspended` becomes true once taking back idle headroom did not help it; `awaiting` are the GPUs whose headroom is
     being taken back for it. `placed`: an admin has put it where it is in the queue; the policy has no say over it.
-    `back`: it is not a program's, but for what a swapped session had.
+    `back`: it is not a program's, but for what a swapped session had. `session` is below 0 where there is none: the
+    whole quota is asked for, on all of the container's GPUs (`Container.stands_in`).
     """
 
     session: int

@@ -11,6 +11,7 @@ from scheduler.core.effects import (
     Effect,
     Granted,
     Pressure,
+    Promised,
     Reason,
     Refused,
     Rejected,
@@ -95,18 +96,8 @@ class Step:
     def reject(self, request: Request, reason: Reason) -> None:
         self.state = changes.without(self.state, request)
         self.touched.add(request.gpu)  # it may have been the one that others queued behind
-        self.effects.append(
-            Rejected(
-                session=request.session,
-                serial=request.serial,
-                container=request.container,
-                gpu=request.gpu,
-                bytes=request.bytes,
-                reason=reason,
-                waited=self._end_wait(request),
-                was_suspended=request.suspended,
-            )
-        )
+        asked = request.session, request.serial, request.container, request.gpu, request.bytes
+        self.effects.append(Rejected(*asked, reason, self._end_wait(request), was_suspended=request.suspended))
 
     def reject_killed(self, requests: Iterable[Request]) -> None:
         for request in list(requests):
@@ -181,11 +172,17 @@ class Step:
         container = self.state.containers[request.container]
         room = reserved.free(self.state, request.gpu, container.owner)
         leased = container.leased.get(request.gpu, 0)
-        if container.guaranteed:  # it takes from its own reserve first
-            room += safety.held(container, request.gpu) - leased
+        if container.guaranteed:  # it takes from its own first, whatever is kept for others since
+            own = safety.held(container, request.gpu) - leased
+            room = max(room, min(0, safety.free(self.state, request.gpu))) + own
         if container.killed or amount > room or self._over_quota(request, amount):
             return None
-        after = changes.lend(self.state, request.session, request.gpu, amount)
+        if request.session < 0:
+            if any(reserved.free(self.state, gpu, container.owner) < size for gpu, size in container.quota.items()):
+                return None
+            after = changes.put_container(self.state, replace(container, guaranteed=True, lapses=True))
+        else:
+            after = changes.lend(self.state, request.session, request.gpu, amount)
         if request.back:
             after = changes.bring_back(after, request)
         return after if safety.harmless(self.state, after, container.id) else None
@@ -196,10 +193,12 @@ class Step:
         return not request.back and not changes.has_room(container, request.gpu, amount)
 
     def _grant(self, request: Request, after: State) -> None:
-        if not (request.back or self.state.containers[request.container].leased):
-            began = replace(after.containers[request.container], began=self.state.now)
+        container, is_program = after.containers[request.container], request.session >= 0 and not request.back
+        if is_program and (container.lapses or not self.state.containers[container.id].leased):
+            guaranteed = container.guaranteed and not container.lapses
+            began = replace(container, began=self.state.now, guaranteed=guaranteed, lapses=False)
             after = changes.put_container(after, began)
-            self.touched.update(began.quota.keys() - {request.gpu})  # it holds now: its other calls are to be tried
+            self.touched.update(began.quota)  # it holds now: its other calls are to be tried, and what has lapsed
         if request.suspended:
             self.touched.add(request.gpu)  # calls for linked GPUs may have queued behind it
         after = changes.without(heads.served(after, request), request)
@@ -208,18 +207,11 @@ class Step:
         if request.back:
             self.came.add(request.container)
             self.touched.update(self.state.containers[request.container].quota)
-        self.effects.append(
-            Granted(
-                session=request.session,
-                serial=request.serial,
-                container=request.container,
-                gpu=request.gpu,
-                bytes=request.bytes,
-                extra=self._extra(request),
-                waited=waited,
-                was_suspended=request.suspended,
-            )
-        )
+        if request.session < 0:
+            self.effects.append(Promised(request.container))
+            return
+        asked = request.session, request.serial, request.container, request.gpu, request.bytes
+        self.effects.append(Granted(*asked, self._extra(request), waited, was_suspended=request.suspended))
 
     def _extra(self, request: Request) -> int:
         """Lends headroom beyond the call, and says how much.
@@ -269,9 +261,8 @@ class Step:
                 self.reject(request, Reason.SHORTAGE)
             elif not request.suspended:
                 self._replace(request, replace(request, suspended=True))
-                self.effects.append(
-                    Suspended(request.session, request.serial, request.container, request.gpu, request.bytes)
-                )
+                its = Suspended(request.session, request.serial, request.container, request.gpu, request.bytes)
+                self.effects += [its] if request.session >= 0 else []
         self._settled = set()
 
     def _fails(self, request: Request) -> bool:

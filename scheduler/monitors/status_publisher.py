@@ -118,7 +118,7 @@ class StatusPublisher:
         state = self._broker.state
         calls: dict[str, list[Request]] = {}
         for request in state.waiting:
-            if request.suspended:
+            if request.suspended and request.session >= 0:  # else it is shown among the planned ones
                 calls.setdefault(request.container, []).append(request)
         ranks: dict[str, int] = {}
         tried: set[Request] = set()

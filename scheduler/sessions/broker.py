@@ -24,6 +24,7 @@ from scheduler.core.effects import (
     Granted,
     Preempt,
     Pressure,
+    Promised,
     Reason,
     Refused,
     Rejected,
@@ -64,6 +65,7 @@ class Listeners:
     answered: Callable[[LiveContainer], None]  # fewer of its calls are open
     restore: Callable[[str], None]  # there is room for all that a container had
     preempt: Callable[[Preempt | Relocate], None]  # one is to be moved out, or to another card
+    promised: Callable[[], None]  # a planned launch may begin
     took: Callable[[float], None]  # seconds that a decision took
 
 
@@ -73,6 +75,7 @@ class Broker:
     def __init__(self, store: Store, contexts: Mapping[str, int], state: State, listeners: Listeners) -> None:
         self.state = state
         self.live_containers: dict[str, LiveContainer] = {}
+        self.planned: Mapping[str, tuple[str, float]] = {}  # stand-in → its launch's name, and time limit (inf: none)
         self.ended: list[LiveContainer] = []  # lately: NVML still reports what their processes computed
         self.sessions: dict[int, Session] = {}
         self.leases: dict[str, dict[int, Lease]] = {}  # GPU → session → lease
@@ -135,6 +138,8 @@ class Broker:
                     self.records.suspended(live, self.sessions[session], effect, waited)
                 case Restore(container):
                     self._to.restore(container)
+                case Promised():
+                    self._to.promised()
                 case Preempt() | Relocate():
                     self._to.preempt(effect)
                 case Admitted() | Refused():

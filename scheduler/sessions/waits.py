@@ -36,7 +36,7 @@ class Waits:
         """Brings up to date who is suspended."""
         since: dict[str, float] = {}
         for request in self._state().waiting:
-            if request.suspended:
+            if request.suspended and request.session >= 0:
                 since[request.container] = min(request.since, since.get(request.container, request.since))
         for live in self._live_containers.values():
             if live.withheld:

@@ -5,12 +5,13 @@ that is killed at any step finds either a run that has not begun, or one whose l
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 
 from scheduler import clock
 from scheduler.core.planned.conditions import After
@@ -44,6 +45,7 @@ COLUMNS = (
     "spec__ttl_seconds",
 )  # fmt: skip
 CHUNK = 500
+new_id = Planned._meta.pk.get_default
 _ENDS = {State.EXITED: End.OK, State.KILLED: End.KILLED, State.FAILED: End.FAILED}
 
 
@@ -71,6 +73,7 @@ class Plan:
     created_at: float
     progress: Progress
     ready: float | None = None  # on the monotonic clock: since when its conditions hold
+    next: str = field(default_factory=lambda: str(new_id()))  # of the container that comes next of it
 
 
 def is_unread(node: int) -> bool:
@@ -152,11 +155,20 @@ def end_of(ended: str, started: bool) -> End | None:
 
 
 def start(
-    node: int, id_: str, run: tuple[int, int], gpus: Sequence[str], now: float, ours: Callable[[], None]
+    node: int,
+    id_: str,
+    run: tuple[int, int],
+    gpus: Sequence[str],
+    now: float,
+    ours: Callable[[], None],
+    *,
+    container_id: str = "",
+    only_ask: bool = False,
 ) -> tuple[Container, Progress] | None:
     """Begins a run's attempt on these GPUs; None if that is not what comes next any more, or people have changed it.
 
-    Raises Never, or Problem where its owner may have no more now, or the node takes no launches.
+    `only_ask`: nothing begins, whatever the answer. Raises Never, or Problem where its owner may have no more now, or
+    the node takes no launches.
     """
     planned = Planned.objects.only("owner__username").select_related("owner").get(pk=id_)
     try:
@@ -173,7 +185,11 @@ def start(
         here = Node.objects.only("name", "drained_at").get(pk=node)
         if here.drained_at is not None:
             raise conflict(f'"{here.name}" is being drained: it takes no new launches.', code="node_draining")
-        container = _admit(account, row, here, run, gpus)
+        container = _admit(account, row, here, run, gpus, container_id or new_id())
+        if only_ask:
+            account.entries.clear()
+            transaction.set_rollback(True)
+            return None
         Command.objects.create(
             kind=Command.Kind.LAUNCH, container=container, node_id=node, issued_by_id=row.asked_by_id,
             arguments={"gpus": list(gpus)},
@@ -185,13 +201,12 @@ def start(
 
 
 def _admit(
-    account: admission.Account, row: Planned, node: Node, run: tuple[int, int], gpus: Sequence[str]
+    account: admission.Account, row: Planned, node: Node, run: tuple[int, int], gpus: Sequence[str], id_: Any
 ) -> Container:
     number, attempt = run
     value = row.values[number - 1] if row.values else str(number)
     spec = fill(row.spec, number, value, row.variable) if row.sweep else row.spec
     name = name_of_run(row.name, number, attempt, value, row.variable, sweep=row.sweep)
-    container_id = Planned._meta.pk.get_default()
     quota = row.quota * row.gpu_count
     try:
         return admission.admit(
@@ -201,8 +216,8 @@ def _admit(
             by=seals.SCHEDULER,
             action="begin",
             told={"planned": str(row.pk), "run": number, "attempt": attempt, "of": row.count},
-            pk=container_id,
-            name=admission.free_name(name, container_id),
+            pk=id_,
+            name=admission.free_name(name, id_),
             environment=spec["env"],
             gpu_count=row.gpu_count,
             gpu_uuids=row.gpus,

@@ -2,14 +2,29 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.core import safety
+from scheduler.core.arbiter import handle
+from scheduler.core.effects import Effect, Granted, Promised, TakeBack
+from scheduler.core.events import (
+    ContainerAdded,
+    ContainerEnded,
+    Event,
+    GpuDrained,
+    Needed,
+    Returned,
+    SessionOpened,
+    StandIn,
+)  # fmt: skip
+from scheduler.core.invariants import violations
 from scheduler.core.people.heads import PATIENCE
 from scheduler.core.planned.conditions import After, awaited, impossible
-from scheduler.core.planned.order import Candidate, Queue, Shape, Started, fitting, rooms
+from scheduler.core.planned.order import Candidate, Queue, Shape, fitting
 from scheduler.core.planned.order import impossible as impossible_shape
 from scheduler.core.planned.progress import (
     Attempt,
@@ -22,7 +37,7 @@ from scheduler.core.planned.progress import (
     outcome,
     over,
 )
-from scheduler.core.state import Container, Gpu, Request, Reserve, State
+from scheduler.core.state import Gpu, Reserve, State
 
 GIB = 1 << 30
 ENDS = [End.OK, End.FAILED, End.KILLED]
@@ -72,23 +87,56 @@ def test_what_waits_for_ends_begins_once_all_have_come_or_never(after, data) -> 
     assert awaited(parents, ends) == []
 
 
+class Host:
+    """Cards with nothing on them, and the planned launches that stand in the core's queue."""
+
+    def __init__(self, state: State = STATE) -> None:
+        self.state, self.queue, self.begun = state, Queue(), list[str]()
+
+    def do(self, *events: Event) -> tuple[Effect, ...]:
+        self.state, effects = handle(self.state, *events)
+        assert violations(self.state) == []
+        for each in effects:
+            if isinstance(each, TakeBack):
+                effects += self.do(Returned(self.state.now, each.gpu, {}, all=True))
+        return effects
+
+    def plan(self, id_: str, owner: str, gib: int, since: float = 0.0, **shape: Any) -> None:
+        number, priority = len(self.queue.known), shape.pop("priority", 0)
+        self.queue.put(Candidate(id_, owner, since, Shape(gib * GIB, **shape), priority, number, id_))
+
+    def look(self, now: float) -> list[str]:
+        """Those that begin now: their containers are there, and have nothing yet."""
+        found = list[str]()
+        while True:
+            for event in self.queue.steps(lambda: self.state, now):
+                self.do(event)
+            ready = self.queue.promised(self.state)
+            if not ready:
+                self.begun += found
+                return found
+            for each, gpus in ready:
+                self.queue.drop(each.id)
+                self.do(ContainerAdded(now, each.id, dict.fromkeys(gpus, each.shape.quota), each.owner))
+                found.append(each.id)
+
+    def launch(self, session: int, name: str, gpu: str, gib: int, owner: str, now: float) -> tuple[Effect, ...]:
+        """Of the moment; it asks for all that it may have."""
+        self.do(ContainerAdded(now, name, {gpu: gib * GIB}, owner), SessionOpened(now, session, name))
+        return self.do(Needed(now, session, 1, gpu, gib * GIB))
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(1, 12), st.integers(1, 2)), max_size=12))
 def test_what_is_started_fits_together_with_whole_quotas_and_nothing_that_fits_is_left(wanted) -> None:
-    queue, started, now = Queue(), dict[str, Started](), 50.0
+    host = Host()
     for number, (owner, gib, count) in enumerate(wanted):
-        shape = Shape(gib * GIB, count)
-        if not impossible_shape(STATE, shape):
-            queue.put(Candidate(f"p{number}", owner, 0.0, shape, number=number))
-    while start := queue.next_start(STATE, started, now):
-        queue.note(start, now)
-        queue.drop(start.candidate.id)
-        started[start.candidate.id] = Started(
-            start.candidate.owner, dict.fromkeys(start.gpus, start.candidate.shape.quota)
-        )
-    left = rooms(STATE, started)
-    assert min(left.values()) >= 0
-    assert not [each for each in queue.known.values() if fitting(STATE, each.shape, left)]
+        host.plan(f"p{number}", owner, gib, count=count)
+    host.look(50.0)
+    free = {gpu: safety.free(host.state, gpu) for gpu in host.state.gpus}
+    assert min(free.values()) >= 0
+    left = [each for each in host.queue.known.values() if not impossible_shape(host.state, each.shape)]
+    assert not [each for each in left if fitting(host.state, each.shape, free)]
 
 
 @pytest.mark.parametrize(
@@ -106,136 +154,128 @@ def test_what_no_waiting_makes_possible_is_told_with_the_figures(shape, why) -> 
     )
 
 
-def test_one_decision_looks_at_so_many_shapes_and_no_more(monkeypatch) -> None:
-    monkeypatch.setattr("scheduler.core.planned.order.TRIES", 2)
-    queue = Queue()
-    for number, gib in enumerate((9, 8, 1)):
-        queue.put(Candidate(f"p{number}", "x", 0.0, Shape(gib * GIB), number=number))
-    full = {"r": Started("y", {"A": 4 * GIB, "B": 4 * GIB})}
-    assert queue.next_start(STATE, full, 1.0) is None
-    queue.drop("p0")
-    assert queue.next_start(STATE, full, 1.0) is not None
+def test_planned_launch_is_passed_by_no_stream_of_others_and_begins_in_what_it_was_granted() -> None:
+    """Before it stood in the queue, small launches at once kept it waiting for ever."""
+    host, now = Host(State(gpus={"A": card()})), 0.0
+    host.launch(1, "1", "A", 5, "bob", now)
+    host.plan("large", "ada", 8)
+    for number in range(2, 40):
+        now += 200
+        host.launch(number, str(number), "A", 5, "eve", now)
+        if host.look(now):
+            break
+        oldest = next(name for name, each in host.state.containers.items() if each.leased)
+        host.do(ContainerEnded(now + 100, oldest))
+    assert host.begun == ["large"]
+    assert host.state.containers["large"].guaranteed  # though it has nothing yet
+    assert now <= PATIENCE + 600
+    host.do(SessionOpened(now, 99, "large"))
+    assert any(isinstance(each, Granted) for each in host.do(Needed(now, 99, 1, "A", GIB)))
+    assert not host.state.containers["large"].guaranteed  # from now on it is a container like any other
 
 
-def test_large_one_that_has_waited_long_is_passed_no_more() -> None:
-    held = {"r": Started("x", {"A": 4 * GIB}), "s": Started("x", {"B": 8 * GIB})}
-    queue = Queue()
-    queue.put(Candidate("large", "x", 0.0, Shape(8 * GIB)))
-    queue.put(Candidate("small", "y", 10.0, Shape(5 * GIB)))
-    soon, late = (queue.next_start(STATE, held, now) for now in (PATIENCE - 1, PATIENCE + 1))
-    assert soon is not None
-    assert soon.candidate.id == "small"
-    assert late is None
+def test_stand_in_holds_nothing_and_is_gone_when_its_launch_is() -> None:
+    host = Host(State(gpus={"A": card()}))
+    host.launch(1, "1", "A", 6, "bob", 0.0)
+    host.plan("p", "ada", 6)
+    assert host.look(1.0) == []
+    assert [call.container for call in host.state.waiting] == ["p"]
+    assert host.state.gpus["A"].held == 6 * GIB
+    host.queue.drop("p")
+    host.look(2.0)
+    assert (host.state.waiting, list(host.state.containers)) == ((), ["1"])
 
 
-def test_what_is_reserved_for_others_is_no_room_to_start_in() -> None:
-    reserve = Reserve("r", "A", 6 * GIB, frozenset(["x"]), 0.0, 900.0, is_kept=True)
-    state = State(gpus={"A": card()}, reserves=(reserve,))
-    free = card().capacity - reserve.bytes
-    for owner, gib, starts in (("y", free, True), ("y", free + GIB, False), ("x", free + GIB, True)):
-        queue = Queue()
-        queue.put(Candidate("p", owner, 0.0, Shape(gib)))
-        assert (queue.next_start(state, {}, 1.0) is not None) is starts, (owner, gib)
-    # What was promised to its people is taken from what is reserved, not once more from the card.
-    assert rooms(state, {"s": Started("x", {"A": reserve.bytes})}, "y") == {"A": free}
+def test_stand_in_goes_to_the_card_that_comes_free_and_to_another_when_its_own_is_out_of_service() -> None:
+    host = Host()
+    for number, gpu in enumerate("AB", 1):
+        host.launch(number, gpu, gpu, 10, "bob", 0.0)
+    host.plan("p", "ada", 6)
+    host.look(1.0)
+    (stands,) = host.state.containers["p"].quota
+    host.do(GpuDrained(2.0, stands, True))
+    host.look(2.0)
+    (other,) = host.state.containers["p"].quota
+    assert other != stands
+    host.do(GpuDrained(3.0, stands, False), ContainerEnded(3.0, stands))
+    assert host.look(3.0) == ["p"]
+    assert list(host.state.containers["p"].quota) == [stands]
 
 
-def test_nothing_starts_where_running_containers_wait_for_memory() -> None:
-    waits = Container("w", {"A": 9 * GIB}, "x")
-    state = State(
-        gpus={"A": card(members=("w",))},
-        containers={"w": waits},
-        waiting=(Request(1, 1, "w", "A", GIB, 0.0, suspended=True),),
-    )
-    queue = Queue()
-    queue.put(Candidate("p", "x", 0.0, Shape(GIB)))
-    assert queue.next_start(state, {}, 1.0) is None
-    assert queue.next_start(State(gpus={"A": card()}), {}, 1.0) is not None
+def test_of_each_person_so_many_stand_in_the_queue_and_of_each_shape_one(monkeypatch) -> None:
+    monkeypatch.setattr("scheduler.core.planned.order.MOST", 4)
+    host = Host(State(gpus={"A": card()}))
+    host.launch(1, "1", "A", 10, "bob", 0.0)
+    for owner in "xy":
+        for number, gib in enumerate((2, 2, 3, 4)):
+            host.plan(f"{owner}{number}", owner, gib)
+    host.look(1.0)
+    assert {call.container for call in host.state.waiting} == {"x0", "x2", "y0", "y2"}
+
+
+def test_what_could_not_begin_before_a_reservation_ends_stands_in_nobodys_way() -> None:
+    host = Host(State(gpus={"A": card()}, reserves=(reserved_for("x", 6 * GIB, is_kept=True),)))
+    host.plan("large", "y", 5)
+    assert host.look(PATIENCE + 5) == []
+    assert host.state.waiting == ()
+    host.plan("his", "x", 10)
+    host.plan("small", "z", 4)
+    assert host.look(PATIENCE + 6) == ["his"]
+
+
+def test_one_waits_for_memory_that_was_promised_to_another_planned_launch() -> None:
+    host = Host(State(gpus={"A": card()}))
+    host.plan("a", "x", 6)
+    assert host.look(1.0) == ["a"]
+    assert Promised("b") not in host.do(StandIn(2.0, "b", {"A": 5 * GIB}, "y", 0, 0.0))
+    assert not any(isinstance(each, Granted) for each in host.launch(1, "c", "A", 5, "z", 3.0))
+    host.do(ContainerEnded(4.0, "a"))
+    assert host.state.containers["b"].guaranteed
 
 
 def test_people_go_in_turn_and_ones_own_by_priority_then_age() -> None:
-    queue, started = Queue(), dict[str, Started]()
+    host = Host(State(gpus={"A": card(capacity=GIB)}))
+    host.launch(1, "1", "A", 1, "bob", 0.0)
     for number in range(3):
-        queue.put(Candidate(f"x{number}", "x", 0.0, Shape(GIB), number=number))
-    queue.put(Candidate("urgent", "x", 0.0, Shape(GIB), priority=50, number=9))
-    queue.put(Candidate("y0", "y", 5.0, Shape(GIB)))
-    order = []
-    while start := queue.next_start(STATE, started, 100.0 + len(order)):
-        order.append(start.candidate.id)
-        queue.note(start, 100.0 + len(order))
-        queue.drop(start.candidate.id)
-        started[start.candidate.id] = Started(start.candidate.owner, dict.fromkeys(start.gpus, GIB))
-    assert order == ["urgent", "y0", "x0", "x1", "x2"]
+        host.plan(f"x{number}", "x", 1)
+    host.plan("urgent", "x", 1, priority=50)
+    host.plan("y0", "y", 1, since=5.0)
+    holder, now = "1", 0.0
+    while host.queue.known:
+        now += PATIENCE + 10
+        host.look(now)
+        host.do(ContainerEnded(now, holder))
+        (holder,) = host.look(now)
+    assert host.begun[:2] in (["urgent", "y0"], ["y0", "urgent"])
+    assert host.begun[2:] == ["x0", "x1", "x2"]
 
 
 def reserved_for(person: str, amount: int, gpu: str = "A", **fields: object) -> Reserve:
     return Reserve("r", gpu, amount, frozenset({person}), 0.0, 1e6, seen=0.0, **fields)  # type: ignore[arg-type]
 
 
-def test_what_is_reserved_is_free_for_its_people_alone_and_promises_draw_from_it_once() -> None:
-    state = State(gpus={"A": card()}, reserves=(reserved_for("ada", 6 * GIB, is_kept=True),))
-    queue = Queue()
-    queue.put(Candidate("bobs", "bob", 0.0, Shape(5 * GIB)))
-    assert queue.next_start(state, {}, 1.0) is None
-    queue.put(Candidate("adas", "ada", 0.0, Shape(10 * GIB)))
-    assert queue.next_start(state, {}, 1.0) is not None
-    started = {"s": Started("ada", {"A": 4 * GIB})}
-    assert rooms(state, started, "bob") == {"A": 4 * GIB}  # 4 of the 6 are promised to her, and are no others' twice
-    assert rooms(state, started, "ada") == {"A": 6 * GIB}
-
-
-def test_what_is_reserved_for_somebody_starts_also_where_others_wait() -> None:
-    state = State(
-        gpus={"A": card(members=("w",))},
-        containers={"w": Container("w", {"A": 9 * GIB}, "bob")},
-        waiting=(Request(1, 1, "w", "A", 5 * GIB, 0.0, suspended=True),),
-        reserves=(reserved_for("ada", 6 * GIB, is_kept=True),),
-    )
-    assert rooms(state, {}, "ada") == {"A": 6 * GIB}
-    assert rooms(state, {}, "bob") == {"A": -1}
-
-
-def test_what_is_reserved_for_somebody_starts_though_one_of_others_that_is_due_keeps_the_card() -> None:
-    """The other one waits for the reservation's end: its people need not wait for that."""
-    state = State(gpus={"A": card()}, reserves=(reserved_for("ada", 6 * GIB, is_kept=True),))
-    queue = Queue()
-    queue.put(Candidate("bobs", "bob", 0.0, Shape(5 * GIB)))
-    queue.put(Candidate("adas", "ada", 1.0, Shape(6 * GIB)))
-    queue.put(Candidate("eves", "eve", 2.0, Shape(GIB)))
-    start = queue.next_start(state, {}, PATIENCE + 5)
-    assert start is not None
-    assert start.candidate.id == "adas"
-    queue.drop("adas")
-    assert queue.next_start(state, {"adas": Started("ada", {"A": 6 * GIB})}, PATIENCE + 5) is None
-
-
-def test_what_is_reserved_for_somebody_is_not_promised_away_before_it_begins() -> None:
-    """One that was started just before the begin, and has asked for nothing yet, waits; the people do not."""
-    state = State(gpus={"A": card()}, reserves=(reserved_for("ada", 6 * GIB, is_kept=True),))
-    started = {"bobs": Started("bob", {"A": 8 * GIB})}
-    assert rooms(state, started, "ada") == {"A": 6 * GIB}
-    assert rooms(state, started, "bob") == {"A": -4 * GIB}
-    assert rooms(state, started | {"adas": Started("ada", {"A": 2 * GIB})}, "ada") == {"A": 4 * GIB}
+def test_what_is_reserved_for_somebody_begins_also_where_others_wait() -> None:
+    host = Host(State(gpus={"A": card()}, reserves=(reserved_for("ada", 6 * GIB, is_kept=True),)))
+    host.launch(1, "w", "A", 5, "bob", 0.0)
+    host.plan("p", "ada", 6)
+    assert host.look(PATIENCE + 5) == ["p"]
 
 
 def test_a_card_that_is_about_to_be_reserved_is_left_if_another_fits() -> None:
     state = replace(STATE, reserves=(reserved_for("ada", 6 * GIB),))
-    assert fitting(state, Shape(5 * GIB), rooms(state, {}, "bob"), "bob") == ("B",)
-    assert fitting(state, Shape(5 * GIB, gpus=("A",)), rooms(state, {}, "bob"), "bob") == ("A",)
-    assert fitting(state, Shape(5 * GIB), rooms(state, {}, "ada"), "ada") == ("A",)
+    free = dict.fromkeys("AB", 10 * GIB)
+    assert fitting(state, Shape(5 * GIB), free, "bob") == ("B",)
+    assert fitting(state, Shape(5 * GIB, gpus=("A",)), free, "bob") == ("A",)
+    assert fitting(state, Shape(5 * GIB), free, "ada") == ("A",)
     later = replace(STATE, reserves=(replace(reserved_for("ada", 6 * GIB), begins=500.0),))
     for lasts, card_ in ((400.0, "A"), (600.0, "B")):
-        assert fitting(later, Shape(5 * GIB, lasts=lasts), rooms(later, {}, "bob"), "bob") == (card_,)
+        assert fitting(later, Shape(5 * GIB, lasts=lasts), free, "bob") == (card_,)
 
 
 def test_nothing_starts_on_a_card_that_is_out_of_service_nor_ends_for_that() -> None:
-    state = State(gpus={"A": card(drained=True), "B": card("B", members=())})
-    queue = Queue()
-    queue.put(Candidate("one", "x", 0.0, Shape(GIB)))
-    queue.put(Candidate("both", "y", 0.0, Shape(GIB, 2)))
-    begins = queue.next_start(state, {}, 1.0)
-    assert begins is not None
-    assert (begins.candidate.id, begins.gpus) == ("one", ("B",))
-    queue.drop("one")
-    assert queue.next_start(state, {}, 1.0) is None
-    assert impossible_shape(state, Shape(GIB, 2)) == ""
+    host = Host(State(gpus={"A": card(drained=True), "B": card("B", members=())}))
+    host.plan("one", "x", 1)
+    host.plan("both", "y", 1, count=2)
+    assert host.look(1.0) == ["one"]
+    assert host.state.waiting == ()
+    assert impossible_shape(host.state, Shape(GIB, 2)) == ""

@@ -4,11 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulation.queued import compare
-from scheduler.core import reserved
 from scheduler.core.events import ContainerEnded, GpuSeen, ReservesChanged
 from scheduler.core.invariants import violations
 from scheduler.core.people import heads
-from scheduler.core.planned.order import Candidate, Queue, Shape, Started
+from scheduler.core.planned.order import Candidate, Queue, Shape
 from scheduler.core.state import Mode, Preemption
 from tests.core.test_reserved import Booked, booked
 
@@ -26,25 +25,22 @@ STEPS = st.lists(
 class Lab(Booked):
     def __init__(self, policy: str) -> None:
         super().__init__(Preemption(Mode.OFF, able=False), policy)
-        self.queue, self.started, self.number = Queue(), dict[str, Started](), 0
+        self.queue, self.number = Queue(), 100
 
     def plan(self, owner: str, amount: int, now: float) -> None:
         self.number += 1
-        self.queue.put(Candidate(f"{100 + self.number}", owner, now, Shape(amount), number=self.number))
+        id_ = str(self.number)
+        self.queue.put(Candidate(id_, owner, now, Shape(amount), number=self.number, container=id_))
 
     def begin(self, now: float) -> None:
         """All that may: each has its whole quota at once, and nothing of it is kept for others."""
-        while found := self.queue.next_start(self.state, self.started, now):
-            its = found.candidate
-            assert reserved.free(self.state, "g", its.owner) >= its.shape.quota
-            self.queue.note(found, now)
+        for event in self.queue.steps(lambda: self.state, now):
+            self.do(event)
+        for its, _ in self.queue.promised(self.state):
             self.queue.drop(its.id)
-            self.started[its.id] = Started(its.owner, {"g": its.shape.quota})
             assert self.granted(self.start(int(its.id), its.shape.quota, now, owner=its.owner)) == [its.id]
-
-    def end(self, name: str, now: float) -> None:
-        self.do(ContainerEnded(now, name))
-        self.started.pop(name, None)
+            self.begin(now)
+            break
 
 
 @settings(max_examples=150, deadline=None)
@@ -59,7 +55,7 @@ def test_all_begin_and_are_served_once_the_last_reservation_in_the_way_is_over(s
         elif what == "plan":
             lab.plan(owner, amount, now)
         elif what == "end":
-            lab.end(str(number), now)
+            lab.do(ContainerEnded(now, str(number)))
         elif what == "card":
             lab.do(GpuSeen(now, "g", 10, 10))
         elif what == "reserve":
@@ -79,7 +75,7 @@ def test_all_begin_and_are_served_once_the_last_reservation_in_the_way_is_over(s
         holders = [name for name in lab.state.containers if name not in waiting]
         assert holders or not (waiting or lab.queue.known), "all wait for each other"
         if holders:
-            lab.end(holders[0], now)
+            lab.do(ContainerEnded(now, holders[0]))
     assert not lab.queue.known
     assert not lab.state.waiting
 

@@ -16,9 +16,11 @@ from scheduler.core.events import (
     ContainerEnded,
     GpuSeen,
     Movable,
+    Needed,
     NotMoved,
     PreemptionChanged,
     ReservesChanged,
+    SessionOpened,
     SwappedOut,
 )
 from scheduler.core.forecast import forecast
@@ -58,6 +60,15 @@ def test_before_it_begins_anybody_may_use_it_and_then_only_its_people():
     assert card.granted(card.start(4, 6, 1003, owner="ada")) == ["4"]
     assert card.granted(card.do(ContainerEnded(1004, "1"))) == ["3"]
     assert (reserved.kept(card.state, "g"), reserved.free(card.state, "g")) == (0, 0)
+
+
+def test_what_is_guaranteed_is_granted_also_where_a_reservation_begins_short():
+    card = Booked()
+    card.reserve(booked())
+    card.do(ContainerAdded(0.0, "1", {"g": 8}, owner="bob", guaranteed=True))
+    card.do(SessionOpened(0.0, 1, "1"))
+    card.tick(1000)
+    assert card.granted(card.do(Needed(1001.0, 1, 1, "g", 8))) == ["1"]
 
 
 def test_at_its_end_the_priority_ends_and_nobody_has_to_leave():

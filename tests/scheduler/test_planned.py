@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from scheduler import clock
+from scheduler.containers.forecasts import foresee
 from tests.support.host import GIB, query
 from tests.support.inprocess.host import InProcess
 from tests.support.inprocess.process import Process
@@ -85,8 +86,11 @@ async def test_launch_begins_when_its_whole_quota_is_free_and_takes_nothing_befo
 
     await inprocess.eventually(told)
     by = r"At \d\d:\d\d UTC at the latest, by the time limits of those that run\."
-    assert re.fullmatch(r"Starts when 3 GiB is free on one GPU \(now 1 GiB\)\. " + by, (await row(first)).waits)
+    assert re.fullmatch(r"Starts when 3 GiB is free on one GPU \(now 1\.\d+ GiB\)\. " + by, (await row(first)).waits)
     assert await runs(first) == []
+    told, _ = foresee(inprocess.up.broker, {"gpu_memory": 3 * GIB, "owner": "eve"})
+    assert told["behind"] == [str(holder.pk)]
+    assert "first waits already" in told["message"]
     await inprocess.command("kill", holder)
     await inprocess.eventually(lambda: len(inprocess.up.broker.live_containers) == 1)
     await inprocess.passes(10)
@@ -206,7 +210,7 @@ async def test_people_take_turns(inprocess: InProcess) -> None:
     second = await plan(inprocess, "bob", sweep={"count": 2}, at_once=1, gpu_memory=4 * GIB)
     await ended(inprocess, first)
     order = await query(lambda: list(Container.objects.order_by("created_at").values_list("planned", flat=True)))
-    assert order[1:5] == [first.pk, second.pk, first.pk, second.pk]  # the one whose last start is longest ago
+    assert order[:4] == [first.pk, second.pk, first.pk, second.pk]  # the one that has waited for longest
 
 
 @pytest.mark.parametrize("crash", [False, True])

@@ -160,6 +160,8 @@ def _starved(host: Host, state: State) -> list[str]:
 def _events(host: Host, state: State) -> Iterator[tuple[Event, ...]]:
     calling = {request.container for request in state.waiting if not request.back}
     for session, container in enumerate(state.containers.values()):
+        if container.stands_in:
+            continue  # no program of it asks for anything
         for gpu, quota in container.quota.items():
             leased = container.leased.get(gpu, 0)
             if not container.paused:

@@ -1,18 +1,18 @@
 """Every state of a small host with planned launches and reservations beside launches of the moment.
 
-A launch of the moment arrives and ends at any time; a planned one is planned, its condition becomes true, the planner
-promises it GPUs, it arrives, ends, and the planner hears of that, with anything else in between. A reservation is made,
-begins (t1), is lent as nobody comes (no-show), comes back by a claim, and ends (t2). What programs ask, use and free,
-and every outcome of an election, is as in explorer.py, with the very code that decides in a running scheduler.
+A launch of the moment arrives and ends at any time; a planned one is planned, its condition becomes true, its stand-in
+is put into the memory queue, served, called off or lost with the scheduler, it begins, arrives and ends, and the
+planner hears of that, with anything else in between. A reservation is made, begins (t1), is lent as nobody comes
+(no-show), comes back by a claim, and ends (t2). What programs ask, use and free, and every outcome of an election, is
+as in explorer.py, with the very code that decides in a running scheduler.
 
 In every state all of `core/invariants.py` is checked, and everybody is completable. Beside them:
 
-- A planned launch begins only in what is free by plain sums: beside what is held, promised, and reserved for others.
-- Nothing of what is reserved for others is granted.
+- Nothing of what is reserved for others is granted or promised, by plain sums, nor more than there is.
 - From every state everybody is served and begins, once the reservations are over: whoever holds ends, one by one.
-- The bound of `fair`: the head is granted once those that held have ended, whoever is launched or begins meanwhile.
-- The bound of planned launches (`Lab.turns`): one that is due begins once those that hold or wait have ended, and of
-  each other person at most one before it. (Launches of the moment that come after it may go before it, for ever.)
+- The bound of `fair`: the head is served once those that held have ended, whoever is launched or begins meanwhile. A
+  stand-in is a head like others.
+- So a planned launch that is due begins though launches of the moment come again as soon as they have ended, for ever.
 - Both bounds with what is reserved for others still in force, if there is room beside it on every card, also for the
   calls that go first; else from its end on.
 
@@ -28,7 +28,17 @@ from benchmarks.simulation.exploring.among_people import Step
 from benchmarks.simulation.exploring.explorer import Broken, _events, _outcomes
 from benchmarks.simulation.exploring.keys import LONG, NOW
 from benchmarks.simulation.exploring.planned_checks import wrong_state, wrong_step
-from benchmarks.simulation.exploring.planned_lab import Lab, Play, arrives, is_ready, key_of, rounded, starts, without
+from benchmarks.simulation.exploring.planned_lab import (
+    Lab,
+    Play,
+    arrives,
+    is_ready,
+    key_of,
+    next_step,
+    rounded,
+    starts,
+    without,
+)  # fmt: skip
 from scheduler.core.events import ContainerEnded, Event, ReservesChanged, SessionEnded, Ticked
 from scheduler.core.reserved import NO_SHOW
 
@@ -43,7 +53,7 @@ def explore(lab: Lab, limit: int | None = None) -> int:
     frontier = deque([(key, start)])
     while frontier and (limit is None or len(came_from) < limit):
         key, play = frontier.popleft()
-        for words, after, step in _steps(lab, play):
+        for words, after, step in list(_steps(lab, play)):  # what is looked ahead then has elections of its own
             reached = key_of(lab, as_one := rounded(after))
             wrong = list(wrong_step(play, after, step))
             if reached not in came_from:
@@ -94,11 +104,11 @@ def _steps(lab: Lab, play: Play) -> Iterator[Next]:
     for name in state.containers:
         yield from _decided(lab, play, ContainerEnded(NOW, name))
     for name in lab.jobs:
-        if name in state.containers:
+        if name in state.containers and not (name in play.started and state.containers[name].stands_in):
             continue
         if name in play.started or name.startswith("l"):
             yield from _decided(lab, play, *arrives(lab, play, name))
-        if name in play.started:
+        if name in play.started and name not in state.containers:
             yield f"the planner hears that {name} is over", without(play, name), ()
         elif name.startswith("p") and not play.is_planned(name):
             yield f"{name} is planned", replace(play, asked=play.asked | {name}), ()
@@ -106,7 +116,12 @@ def _steps(lab: Lab, play: Play) -> Iterator[Next]:
         yield f"the condition of {name} holds", is_ready(lab, play, name), ()
     if any(NOW - each.since < LONG for each in play.queue):
         yield from _decided(lab, play, Ticked(NOW + LONG))
-    yield from ((f"{start} begins", after, ()) for start, after in starts(lab, play))
+    if (event := next_step(play)) is not None:
+        yield from _decided(lab, play, event)
+    yield from ((f"{start} begins", after, ()) for start, after in starts(play))
+    for each in play.queue:
+        rest = tuple(other for other in play.queue if other is not each)
+        yield f"{each.id} is held", replace(play, queue=rest, asked=play.asked | {each.id}), ()
     yield from _of_reservations(lab, play)
 
 

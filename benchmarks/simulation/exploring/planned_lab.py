@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import permutations
 from math import inf
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from benchmarks.simulation.exploring import among_people
 from benchmarks.simulation.exploring.keys import LONG, NOW, Host
 from scheduler.core import changes, fair, reserved, safety
 from scheduler.core.events import ContainerAdded, Event, SessionOpened
-from scheduler.core.planned.order import Candidate, Queue, Shape, Started
+from scheduler.core.planned.order import Candidate, Queue, Shape
 from scheduler.core.reserved import NO_SHOW
 from scheduler.core.state import Gpu, Mode, Preemption, Reserve, State
 
@@ -37,8 +36,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Lab:
-    """What is explored. `moves`: holders can be moved for a reservation. `turns`: people go in the turn that is due to
-    them when nobody has had more than others; else in every order."""
+    """What is explored. `moves`: holders can be moved for a reservation."""
 
     capacity: int
     launched: tuple[Job, ...] = ()
@@ -47,7 +45,6 @@ class Lab:
     gpus: int = 1
     policy: str = "fair"
     moves: bool = False
-    turns: bool = False
 
     @cached_property
     def host(self) -> Host:
@@ -72,29 +69,28 @@ class Lab:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """`asked`: planned ones whose conditions do not hold yet. `queue`, `served`: of those of which they do. `started`:
-    those with a promise, arrived or not."""
+    """`asked`: planned ones whose conditions do not hold yet. `queue`: those of which they do. `started`: those that
+    have begun, arrived or not, and the quota of each."""
 
     state: State
     asked: frozenset[str] = frozenset()
     queue: tuple[Candidate, ...] = ()
-    served: Mapping[str, float] = field(default_factory=dict)
-    started: Mapping[str, Started] = field(default_factory=dict)
+    started: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def is_planned(self, name: str) -> bool:
         return name in self.asked or name in self.started or any(each.id == name for each in self.queue)
 
 
 LABS = (
-    Lab(2, planned=(Job("a", 1), Job("b", 2), Job("c", 2)), turns=True),
-    Lab(2, launched=(Job("b", 2),), planned=(Job("a", 1), Job("c", 2)), reserved=(Job("a", 1),), turns=True),
+    Lab(2, launched=(Job("b", 1), Job("c", 1)), planned=(Job("a", 2),)),
+    Lab(2, planned=(Job("a", 1), Job("b", 2), Job("c", 2))),
     Lab(2, launched=(Job("b", 2),), planned=(Job("a", 1), Job("c", 2)), reserved=(Job("a", 1),)),
-    Lab(2, launched=(Job("b", 2),), planned=(Job("a", 2),), reserved=(Job("a", 2),), moves=True, turns=True),
-    Lab(1, launched=(Job("b", 1),), planned=(Job("a", 1, 2),), reserved=(Job("b", 1, 1, 1),), gpus=2, turns=True),
+    Lab(2, launched=(Job("b", 2),), planned=(Job("a", 2),), reserved=(Job("a", 2),), moves=True),
+    Lab(1, launched=(Job("b", 1),), planned=(Job("a", 1, 2),), reserved=(Job("b", 1, 1, 1),), gpus=2),
 )
 LARGE = (
     Lab(6, (Job("a", 4), Job("b", 3), Job("c", 6)), (Job("a", 2), Job("b", 5), Job("c", 6), Job("c", 1)),
-        (Job("a", 3), Job("b", 2)), turns=True),
+        (Job("a", 3), Job("b", 2))),
     Lab(4, (Job("a", 4), Job("b", 3), Job("c", 2, 2)), (Job("a", 2), Job("b", 4), Job("c", 3, 2)),
         (Job("a", 3, 1), Job("b", 2, 1, 1)), gpus=2, moves=True),
 )  # fmt: skip
@@ -105,7 +101,7 @@ LARGE = (
 
 def arrives(lab: Lab, play: Play, name: str) -> list[Event]:
     job = lab.jobs[name]
-    quota = dict(play.started[name].quota) if name in play.started else dict.fromkeys(job.gpus, job.units)
+    quota = play.started.get(name, dict.fromkeys(job.gpus, job.units))
     session = 1 + max(play.state.sessions, default=-1)
     return [ContainerAdded(play.state.now, name, quota, job.owner), SessionOpened(play.state.now, session, name)]
 
@@ -115,37 +111,29 @@ def without(play: Play, name: str) -> Play:
 
 
 def is_ready(lab: Lab, play: Play, name: str) -> Play:
-    job = lab.jobs[name]
-    candidate = Candidate(name, job.owner, play.state.now, Shape(job.units, job.cards), number=len(play.queue))
+    job, number = lab.jobs[name], len(play.queue)
+    candidate = Candidate(name, job.owner, play.state.now, Shape(job.units, job.cards), 0, number, name)
     return replace(play, asked=play.asked - {name}, queue=(*play.queue, candidate))
 
 
-class _AnyOrder(Queue):
-    """People go in the order that is given."""
-
-    people_in_order: tuple[str, ...] = ()
-
-    def ranked(self, *_: object, **__: object) -> list[str]:
-        return [name for name in self.people_in_order if name in self.people]
+def next_step(play: Play) -> Event | None:
+    """What the planner tells the core next."""
+    state = play.state
+    return next(_queue(play).steps(lambda: state, state.now, play.started), None)
 
 
-def starts(lab: Lab, play: Play) -> Iterator[tuple[str, Play]]:
-    """The planner promises GPUs to one, if it does."""
-    people = sorted({each.owner for each in play.queue})
-    for order in [()] if lab.turns else permutations(people):
-        queue = Queue() if lab.turns else _AnyOrder()
-        if isinstance(queue, _AnyOrder):
-            queue.people_in_order = order
-        for each in play.queue:
-            queue.put(each)
-        queue.served.update(play.served)
-        state = play.state
-        if (start := queue.next_start(state, play.started, state.now)) is not None:
-            queue.note(start, state.now)
-            its = start.candidate
-            started = {**play.started, its.id: Started(its.owner, dict.fromkeys(start.gpus, its.shape.quota))}
-            rest = tuple(each for each in play.queue if each != its)
-            yield its.id, replace(play, queue=rest, served=dict(queue.served), started=started)
+def starts(play: Play) -> Iterator[tuple[str, Play]]:
+    """Those that may begin."""
+    for its, gpus in _queue(play).promised(play.state):
+        rest = tuple(each for each in play.queue if each != its)
+        yield its.id, replace(play, queue=rest, started={**play.started, its.id: dict.fromkeys(gpus, its.shape.quota)})
+
+
+def _queue(play: Play) -> Queue:
+    queue = Queue()
+    for each in play.queue:
+        queue.put(each)
+    return queue
 
 
 # ---- one state for all that go on alike -------------------------------------------------------------------------
@@ -153,7 +141,9 @@ def starts(lab: Lab, play: Play) -> Iterator[tuple[str, Play]]:
 
 def rounded(play: Play) -> Play:
     state = play.state
-    numbers = {each.sessions[0]: number for number, each in enumerate(state.containers.values())}
+    numbers = {key: number for number, each in enumerate(state.containers.values()) for key in each.sessions}
+    stands = (each for each in state.waiting if each.session < 0)
+    numbers |= {each.session: -1 - number for number, each in enumerate(stands)}
     later = {id(each): number for number, each in enumerate(sorted(state.waiting, key=lambda each: each.since))}
     waiting = tuple(
         replace(each, session=numbers[each.session], serial=each.serial if each.back else 0,
@@ -161,8 +151,8 @@ def rounded(play: Play) -> Play:
         for each in state.waiting
     )  # fmt: skip
     containers = {
-        name: replace(each, sessions=(numbers[each.sessions[0]],), arrived=NOW, waited=0.0, held_since=NOW,
-                      stays_until=-inf, began=NOW if _begins(state, name) else -inf)
+        name: replace(each, sessions=tuple(numbers[key] for key in each.sessions), arrived=NOW, waited=0.0,
+                      held_since=NOW, stays_until=-inf, began=NOW if _begins(state, name) else -inf)
         for name, each in state.containers.items()
     }  # fmt: skip
     sessions = {numbers[key]: replace(each, id=numbers[key]) for key, each in state.sessions.items()}
@@ -173,12 +163,9 @@ def rounded(play: Play) -> Play:
     pressed = frozenset(safety.linked(state, reserved.pressed(state)))
     state = replace(state, pressed=pressed, calm=safety.calm(state), people=changes.counted(state))
     state = among_people.with_heads(state, places)
-    now = play.state.now
-    served = {who: at for who, at in play.served.items() if any(c.owner == who and c.since < at for c in play.queue)}
-    times = sorted({each.since for each in play.queue} | set(served.values()))
+    now, times = play.state.now, sorted({each.since for each in play.queue})
     to = {at: _ago(now - at, number - len(times)) for number, at in enumerate(times)}
-    queue = tuple(replace(each, since=to[each.since]) for each in play.queue)
-    return replace(play, state=state, queue=queue, served={who: to[at] for who, at in served.items()})
+    return replace(play, state=state, queue=tuple(replace(each, since=to[each.since]) for each in play.queue))
 
 
 def _ago(seconds: float, place: int) -> float:
@@ -200,7 +187,7 @@ def _as_of_now(reserve: Reserve, now: float) -> Reserve:
 
 def key_of(lab: Lab, play: Play) -> object:
     state = play.state
-    order = sorted({each.since for each in play.queue} | set(play.served.values()))
+    order = sorted({each.since for each in play.queue})
     calls: dict[str, list[object]] = {name: [] for name in state.containers}
     for place, each in enumerate(state.waiting):
         calls[each.container].append((place, each.gpu, each.bytes, NOW - each.since >= LONG, each.back))
@@ -209,10 +196,10 @@ def key_of(lab: Lab, play: Play) -> object:
     for name, job in lab.jobs.items():
         there: tuple[object, ...] = ()
         if its := state.containers.get(name):
-            there = (tuple(its.leased.items()), tuple(its.out.items()), its.stage, _begins(state, name), calls[name],
+            there = (its.stands_in, its.guaranteed, tuple(its.quota), tuple(its.leased.items()),
+                     tuple(its.out.items()), its.stage, _begins(state, name), calls[name],
                      among_people.places(state, name))  # fmt: skip
-        promised = tuple(play.started[name].quota) if name in play.started else None
+        promised = tuple(play.started[name]) if name in play.started else None
         parts.append(repr((name[0], job, name in play.asked, ready.get(name), promised, there)))
     reserves = tuple((each.id, each.gpu, each.is_kept, each.begins > NOW) for each in state.reserves)
-    served = tuple(sorted((who, order.index(at)) for who, at in play.served.items()))
-    return tuple(sorted(parts)), reserves, served
+    return tuple(sorted(parts)), reserves

@@ -1,7 +1,7 @@
 """Containers come, change and go."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
 
 from scheduler.core import admission, changes, safety
 from scheduler.core.effects import Admitted, Reason
@@ -13,8 +13,9 @@ from scheduler.core.events import (
     ContainerResumed,
     PriorityChanged,
     QuotaChanged,
+    StandIn,
 )
-from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Stage
+from scheduler.core.state import HIGHEST_PRIORITY, LOWEST_PRIORITY, Container, Request, Stage
 from scheduler.core.step import Handlers, Step
 
 
@@ -32,7 +33,14 @@ def _container_added(step: Step, event: ContainerAdded) -> None:
         preemptible=event.preemptible,
         across=event.across,
     )
-    if known := step.state.containers.get(wanted.id):
+    known = step.state.containers.get(wanted.id)
+    if known and known.stands_in:
+        _gone(step, known)  # in the same event, so that nobody else is served before the container is there
+        if known.guaranteed and (known.quota, known.owner) == (wanted.quota, wanted.owner):
+            step.admit(replace(wanted, guaranteed=True, lapses=not wanted.guaranteed))
+            return
+        known = None
+    if known:
         if known.quota == wanted.quota and known.owner == wanted.owner:
             step.effects.append(Admitted(known.id))
         else:
@@ -46,6 +54,27 @@ def _container_added(step: Step, event: ContainerAdded) -> None:
         step.disturbed = True  # it is there whether or not that is safe
     else:
         step.ask(wanted)
+
+
+def _stand_in(step: Step, event: StandIn) -> None:
+    known = step.state.containers.get(event.container)
+    wanted = Container(
+        event.container, dict(event.quota), event.owner, step.state.now, event.priority, preemptible=False,
+        stands_in=True,
+    )  # fmt: skip
+    if known and not known.stands_in:
+        return  # its container is there
+    if refused := admission.impossible(step.state, wanted):
+        step.effects.append(refused)
+        return
+    session = min([0, *(request.session for request in step.state.waiting)]) - 1  # before the one that it replaces goes
+    if known:
+        _gone(step, known)
+    step.state = changes.put_container(step.state, wanted)
+    step.disturbed |= any(size > step.state.gpus[gpu].capacity for gpu, size in wanted.quota.items())
+    since = min(event.since, step.state.now) if isfinite(event.since) else step.state.now
+    gpu, size = next(iter(wanted.quota.items()))
+    step.wait(Request(session, 0, wanted.id, gpu, size, since))
 
 
 def _quota_changed(step: Step, event: QuotaChanged) -> None:
@@ -98,13 +127,18 @@ def _container_killed(step: Step, event: ContainerKilled) -> None:
 def _container_ended(step: Step, event: ContainerEnded) -> None:
     step.drop_asking(event.container, "The container has ended.")
     if known := step.state.containers.get(event.container):
-        step.reject_killed(r for r in step.state.waiting if r.container == known.id)
-        step.touched.update(safety.linked(step.state, known.quota))
-        step.state = changes.drop_container(step.state, known)
+        _gone(step, known)
+
+
+def _gone(step: Step, known: Container) -> None:
+    step.reject_killed(r for r in step.state.waiting if r.container == known.id)
+    step.touched.update(safety.linked(step.state, known.quota))
+    step.state = changes.drop_container(step.state, step.state.containers[known.id])
 
 
 HANDLERS: Handlers = {
     ContainerAdded: _container_added,
+    StandIn: _stand_in,
     QuotaChanged: _quota_changed,
     PriorityChanged: _priority_changed,
     ContainerPaused: _container_paused,

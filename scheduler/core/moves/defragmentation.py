@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.core import changes, moves, reserved
-from scheduler.core.effects import Granted, Relocate, Restore
+from scheduler.core.effects import Relocate, Restore, Served
 from scheduler.core.events import STAYS, CameBack, MoveBegun
 from scheduler.core.moves import preemption
 from scheduler.core.state import Container, Request, State
@@ -113,7 +113,7 @@ def _helps(state: State, move: Move, request: Request, *, last: bool) -> bool:
     after = Step(changes.put_container(step.state, back))
     after.touched.update((move.old, move.new))
     after.finish()
-    granted = {each.container for each in (*step.effects, *after.effects) if isinstance(each, Granted)}
+    granted = {each.container for each in (*step.effects, *after.effects) if isinstance(each, Served)}
     return request.container in granted
 
 

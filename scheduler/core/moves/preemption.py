@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 
 from scheduler.core import changes, moves, policies, reserved, safety
-from scheduler.core.effects import Granted, Preempt
+from scheduler.core.effects import Preempt, Served
 from scheduler.core.events import MoveBegun
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.tree import Node
@@ -207,7 +207,7 @@ def _served(state: State, going: Sequence[Container], request: Request) -> str |
         step.state = changes.put_out(step.state, holder.id)
         step.touched.update(holder.quota)
     step.finish()
-    served = [effect.container for effect in step.effects if isinstance(effect, Granted)]
+    served = [effect.container for effect in step.effects if isinstance(effect, Served)]
     if state.preemption.mode is Mode.SHARE and not all(_is_idle(state, holder) for holder in going):
         return request.container if request.container in served else None  # for its side they go, and for no other
     return request.container if request.container in served else next(iter(served), None)

@@ -1,29 +1,32 @@
-"""Of planned launches whose conditions hold: which may start now, and on which cards.
+"""Of planned launches whose conditions hold: which stand in the memory queue, and on which cards.
 
-Who goes first is the memory queue's rule (`people/standing.rank`), with one call for each person: the first of the
-person's own, and what was promised to started ones counted as held. A planned launch starts where its whole *quota* is
-free; a started one keeps all of its quota from then on, others what they hold. What is reserved is free for its people
-alone. On a card where running containers wait for memory none starts but in what is reserved for its person: they go
-first. On one that is out of service none starts. One that has waited as long as makes a call due keeps the cards with
-most room: nobody passes it there but in what is reserved for them. So it starts once enough containers have ended and
-reservations in its way are over, however large it is. Among cards where it fits, those with most room beside what
-others have reserved within its time limit are taken.
+A planned launch waits as if it had been launched, without a container: with a *stand-in*, a call for its whole quota
+(`StandIn`), which holds nothing until it is served. So the memory queue decides when it begins, by the rules and with
+the bounds that hold for any call (`fair.py`, `people/heads.py`), and there is no second rule of what is free. Served,
+its whole quota is guaranteed to it (`Promised`) until a process of its container has its first memory.
+
+The first of each person stand in the queue, of each shape one: what does not fit does not fit a second time either. A
+stand-in is on certain cards: where it fits now; else where least is promised, and it goes to others as soon as it would
+be served there. It is derived from the records alone: whatever becomes of it, it is simply put again. One stands
+nowhere while too few cards are in service, or so much is reserved for others that it could not begin before their end.
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
-from scheduler.core import reserved, safety
+from scheduler.core import changes, reserved
 from scheduler.core.admission import size
-from scheduler.core.people import heads, ledger
-from scheduler.core.people.ledger import People
+from scheduler.core.arbiter import handle
+from scheduler.core.effects import Promised
+from scheduler.core.events import ContainerEnded, StandIn
+from scheduler.core.people import heads, sharing
 from scheduler.core.people.standing import rank
-from scheduler.core.state import Container, Request, State
+from scheduler.core.state import Container, State
 
-TRIES = 200  # shapes that one decision looks at
+MOST = 64  # stand-ins, if there are no more people: each makes the decisions of all others a little longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,16 @@ class Shape:
         """Those of them on which something new may be placed."""
         return [gpu for gpu in self.cards(state) if not state.gpus[gpu].drained]
 
+    def open(self, state: State, owner: str) -> list[str]:
+        """Those of them that could give the quota now, whoever of the containers there had ended."""
+        room = {gpu: state.gpus[gpu].capacity - reserved.kept(state, gpu, owner) for gpu in self.in_service(state)}
+        return [gpu for gpu, most in room.items() if self.quota <= most]
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One of which a run may begin. `since`: when that became so, on the state's clock; `number`: earlier planned ones
-    have lower ones."""
+    have lower ones. `container`: the id of the container that comes next of it."""
 
     id: str
     owner: str
@@ -56,24 +64,11 @@ class Candidate:
     shape: Shape
     priority: int = 0
     number: float = 0.0
+    container: str = ""
 
     @property
     def key(self) -> tuple[float, float, str]:
         return heads.own_order(self.since, self.priority), self.number, self.id
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A container of a planned launch that has not ended: what it was promised on each of its cards."""
-
-    owner: str
-    quota: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    candidate: Candidate
-    gpus: tuple[str, ...]
 
 
 def impossible(state: State, shape: Shape) -> str:
@@ -89,63 +84,12 @@ def impossible(state: State, shape: Shape) -> str:
     return f"{size(shape.quota)} can ever be had on {where}."
 
 
-def rooms(state: State, started: Mapping[str, Started], owner: str = "") -> dict[str, int]:
-    """GPU → bytes that nobody holds, nobody was promised by a start, and nobody but this person has reserved. Less than
-    nothing where nothing of theirs starts now."""
-    waits = {r.gpu for r in state.waiting if not safety.put_by(state.containers[r.container])}
-    waits |= {
-        gpu for name in state.expected.containers if name in state.containers for gpu in state.containers[name].quota
-    }
-    found = {}
-    for gpu, card in state.gpus.items():
-        own = own_room(state, started, gpu, owner)
-        free = -1 if gpu in waits else reserved.free(state, gpu, owner, _promised(state, started, gpu))
-        found[gpu] = max(own, free) if own else free
-        if card.drained:
-            found[gpu] = -1
-    return found
-
-
-def own_room(state: State, started: Mapping[str, Started], gpu: str, owner: str) -> int:
-    """Bytes of a GPU that are reserved for this person, free, and promised to nobody who has a right to them. What was
-    promised to others before a reservation began is not given to them of it."""
-    with_right = reserved.people_of(state, gpu, owner)
-    if not with_right:
-        return 0
-    promised = [each for each in _promised(state, started, gpu) if each[0] in with_right]
-    return max(0, min(reserved.right(state, gpu, owner, promised), reserved.free(state, gpu, owner, promised)))
-
-
-def rooms_of(state: State, started: Mapping[str, Started]) -> Callable[[str], dict[str, int]]:
-    """The same for each person, reckoned once for all where nothing is kept for some."""
-    if any(each.is_kept for each in state.reserves):
-        return cache(lambda owner: rooms(state, started, owner))
-    same = rooms(state, started)
-    return lambda owner: same
-
-
-def _promised(state: State, started: Mapping[str, Started], gpu: str) -> list[tuple[str, int]]:
-    return [(its.owner, more) for id_, its in started.items() if (more := _more(state, id_, its, gpu))]
-
-
-def _more(state: State, id_: str, its: Started, gpu: str) -> int:
-    """Bytes that a started one was promised beyond what it holds."""
-    return max(0, its.quota.get(gpu, 0) - _held(state, id_, gpu))
-
-
-def _held(state: State, id_: str, gpu: str) -> int:
-    container = state.containers.get(id_)
-    return safety.held(container, gpu) if container else 0
-
-
 @dataclass(slots=True)
 class Queue:
-    """Those of which a run may begin, each person's in the person's own order. `served`: person → when one of theirs
-    was last started."""
+    """Those of which a run may begin, each person's in the person's own order."""
 
     people: dict[str, list[Candidate]] = field(default_factory=dict)
     known: dict[str, Candidate] = field(default_factory=dict)
-    served: dict[str, float] = field(default_factory=dict)
 
     def put(self, candidate: Candidate) -> None:
         """Comes in, or is another one from now on."""
@@ -161,76 +105,107 @@ class Queue:
             if not its:
                 del self.people[candidate.owner]
 
-    def next_start(
-        self, state: State, started: Mapping[str, Started], now: float, blocked: Iterable[str] = ()
-    ) -> Start | None:
-        """`blocked`: people who may have no more running now."""
-        room_of, kept = rooms_of(state, started), set[str]()
-        names = self.ranked(state, started, now, blocked)
-        for tries, candidate in enumerate(self._each_shape(names)):
-            if tries == TRIES:
-                break
-            owner = candidate.owner
-            room = room_of(owner)
-            open_ = room | {gpu: own_room(state, started, gpu, owner) for gpu in kept}
-            if cards := fitting(state, candidate.shape, open_, owner):
-                return Start(candidate, cards)
-            if now - candidate.since >= heads.PATIENCE:
-                kept.update(most_room(candidate.shape, candidate.shape.in_service(state), room))
-        return None
+    def steps(
+        self, state: Callable[[], State], now: float, coming: Collection[str] = (), blocked: Collection[str] = ()
+    ) -> Iterator[StandIn | ContainerEnded]:
+        """What the core is to be told, one after the other; `state`: as it is then. `coming`: containers that have
+        begun, and may not be there yet. `blocked`: people who may have no more running now."""
+        wanted = {each.container: each for each in self._first(state(), blocked)}
+        for each in [its for its in state().containers.values() if its.stands_in and its.id not in coming]:
+            if not ((its := wanted.get(each.id)) and _stands_for(state(), each, its)):
+                yield ContainerEnded(now, each.id)
+        for its in wanted.values():
+            if its.container not in state().containers and (cards := _place(state(), its)):
+                yield _stand_in(its, cards, now)
+        for its in wanted.values():
+            if elsewhere := _elsewhere(state(), its, now):
+                yield elsewhere
 
-    def note(self, start: Start, now: float) -> None:
-        """It has been started: its person's time begins anew, as when a due call is served."""
-        self.served[start.candidate.owner] = now
+    def promised(self, state: State) -> list[tuple[Candidate, list[str]]]:
+        """Those that may begin now, and on which cards."""
+        stands = ((each, state.containers.get(each.container)) for each in self.known.values())
+        return [(each, list(its.quota)) for each, its in stands if its and its.stands_in and its.guaranteed]
+
+    def ranked(self, state: State, blocked: Collection[str] = ()) -> list[str]:
+        """The people with planned launches, who goes first at the front."""
+        found = rank(state, list(state.gpus), [call for call in state.waiting if call.session < 0])
+
+        def key(name: str) -> tuple[int, float, float]:
+            held = max((sharing.part(state, gpu, name) for gpu in state.gpus), default=0.0)
+            return found.get(name, (2, held, self.people[name][0].since))
+
+        return sorted((name for name in self.people if name not in blocked), key=key)
 
     def in_order(self, names: Sequence[str], most: int) -> list[Candidate]:
         """The first of all, people in turn."""
-        found: list[Candidate] = []
-        for turn in range(max((len(self.people[name]) for name in names), default=0)):
-            found += [self.people[name][turn] for name in names if turn < len(self.people[name])]
-            if len(found) >= most:
-                break
-        return found[:most]
+        return list(islice(_in_turn([iter(self.people[name]) for name in names]), most))
 
-    def ranked(
-        self, state: State, started: Mapping[str, Started], now: float, blocked: Iterable[str] = ()
-    ) -> list[str]:
-        """The people with planned launches, who goes first at the front."""
-        out = set(blocked)
-        firsts = [its[0] for name, its in self.people.items() if name not in out]
-        if len(firsts) < 2 or not state.gpus:
-            return [each.owner for each in firsts]
-        room = rooms(state, started)
-        stand_ins, calls = {}, []
-        for number, first in enumerate(firsts, 1):
-            cards = first.shape.cards(state) or list(state.gpus)
-            quota = dict.fromkeys(cards, first.shape.quota)
-            stand_ins[first.id] = Container(first.id, quota, first.owner, priority=first.priority)
-            card = max(cards, key=lambda gpu: room[gpu])
-            since = max(first.since, self.served.get(first.owner, -inf))
-            calls.append(Request(-number, 0, first.id, card, first.shape.quota, since))
-        people = _as_promised(state, started, now, [each.owner for each in firsts])
-        as_if = replace(state, containers={**state.containers, **stand_ins}, people=people, now=now)
-        found = rank(as_if, list(state.gpus), calls)
-        return sorted(found, key=lambda name: found[name])
-
-    def _each_shape(self, names: Sequence[str]) -> Iterator[Candidate]:
-        """People in turn, each shape of a person's once: what does not fit does not fit a second time either."""
-        queues = [_shapes(self.people[name]) for name in names]
-        while queues:
-            for queue in list(queues):
-                if (candidate := next(queue, None)) is None:
-                    queues.remove(queue)
-                else:
-                    yield candidate
+    def _first(self, state: State, blocked: Collection[str]) -> Iterator[Candidate]:
+        """Those that are to stand in the queue."""
+        names = self.ranked(state, blocked)
+        each = max(1, MOST // max(1, len(names)))
+        return _in_turn([islice(_shapes(state, self.people[name]), each) for name in names])
 
 
-def _shapes(its: Sequence[Candidate]) -> Iterator[Candidate]:
+def _in_turn(queues: list[Iterator[Candidate]]) -> Iterator[Candidate]:
+    while queues:
+        for queue in list(queues):
+            if (candidate := next(queue, None)) is None:
+                queues.remove(queue)
+            else:
+                yield candidate
+
+
+def _shapes(state: State, its: Sequence[Candidate]) -> Iterator[Candidate]:
+    """The first of each shape, of one person's, that could begin if all others had ended."""
     seen = set[Shape]()
     for candidate in its:
         if candidate.shape not in seen:
             seen.add(candidate.shape)
-            yield candidate
+            if len(candidate.shape.open(state, candidate.owner)) >= candidate.shape.count:
+                yield candidate
+
+
+def _stand_in(its: Candidate, cards: Sequence[str], now: float) -> StandIn:
+    quota = dict.fromkeys(cards, its.shape.quota)
+    return StandIn(now, its.container, quota, its.owner, its.priority, its.since)
+
+
+def _stands_for(state: State, stands: Container, its: Candidate) -> bool:
+    """Whether that is what is to stand there."""
+    fits = set(stands.quota.values()) == {its.shape.quota} and len(stands.quota) == its.shape.count
+    able = its.shape.in_service(state) if stands.guaranteed else its.shape.open(state, its.owner)
+    return fits and (stands.owner, stands.priority) == (its.owner, its.priority) and stands.quota.keys() <= set(able)
+
+
+def _place(state: State, its: Candidate) -> tuple[str, ...]:
+    """Where it fits now; else where least is promised."""
+    shape, cards = its.shape, its.shape.open(state, its.owner)
+    if found := fitting(state, shape, {gpu: reserved.free(state, gpu, its.owner) for gpu in cards}, its.owner):
+        return found
+    left = {
+        gpu: state.gpus[gpu].capacity
+        - sum(state.containers[name].quota[gpu] for name in state.gpus[gpu].members)
+        - reserved.of_others(state, gpu, its.owner, shape.lasts)
+        for gpu in cards
+    }
+    return most_room(shape, cards, left)
+
+
+def _elsewhere(state: State, its: Candidate, now: float) -> StandIn | None:
+    """It waits, and would be served at once on other cards."""
+    stands, shape = state.containers.get(its.container), its.shape
+    if stands is None or not stands.stands_in or stands.guaranteed:
+        return None
+    room = {gpu: reserved.free(state, gpu, its.owner) for gpu in shape.open(state, its.owner)}
+    others: list[tuple[str, ...]] = [(gpu,) for gpu in room if gpu not in stands.quota and room[gpu] >= shape.quota]
+    if shape.count > 1:
+        others = [cards] if set(cards := fitting(state, shape, room, its.owner)) - stands.quota.keys() else []
+    for cards in others:
+        event = _stand_in(its, cards, now)
+        if Promised(its.container) in handle(state, event)[1]:
+            return event
+    return None
 
 
 def fitting(state: State, shape: Shape, room: Mapping[str, int], owner: str = "") -> tuple[str, ...]:
@@ -250,14 +225,9 @@ def most_room(shape: Shape, cards: Sequence[str], room: Mapping[str, int]) -> tu
     return tuple(sorted(cards, key=lambda gpu: -room.get(gpu, -1))[: shape.count])
 
 
-def _as_promised(state: State, started: Mapping[str, Started], now: float, waits: Sequence[str]) -> People:
-    """As if started ones held what they were promised, and each of these people waited on every card."""
-    people = state.people
-    for id_, its in started.items():
-        for gpu in its.quota:
-            if gpu in state.gpus and (more := _more(state, id_, its, gpu)):
-                people = ledger.changed(people, gpu, its.owner, now, held=more)
-    for person in waits:
-        for gpu in state.gpus:
-            people = ledger.changed(people, gpu, person, now, calls=1)
-    return people._replace(owners={**people.owners, **{name: people.owners.get(name, 0) + 1 for name in waits}})
+def without_those_that_wait(state: State) -> State:
+    """As if nothing were planned that has not been promised its memory."""
+    for call in state.waiting:
+        if call.session < 0:
+            state = changes.drop_container(changes.without(state, call), state.containers[call.container])
+    return state
