@@ -3,7 +3,7 @@ as it is. `gpushare open` on a laptop and the door of the appliance (appliance/r
 
 The browser knows the application by a name of its own, so that two applications share no cookies and it is a secure
 context. The application is asked as http://localhost:PORT, which is what it believes to be: JupyterLab and others
-refuse every other name.
+refuse every other name. Gradio makes addresses of itself of X-Forwarded-Host, which says its name in the browser.
 
 A page elsewhere that is open in the same browser may lead here, as a link does, and nothing else: many applications
 (llama.cpp's server, MLflow) let every page read and change them.
@@ -24,7 +24,7 @@ LABEL = 63  # characters of one part of a host name
 AGAIN = "5"  # seconds, where there is no place just now
 OURS = b"__host-http-gpushare"  # how cookies of the door begin, in small letters: no application sees or sets one
 _DOMAIN = re.compile(rb"\s*domain\s*(=|$)", re.IGNORECASE)
-# What a proxy says about the browser. The application is asked by another name, and some would compare the two.
+# What a proxy says about the browser.
 _OF_PROXIES = re.compile(rb"forwarded|x-forwarded-.*|x-real-ip")
 # Answers that would reach beyond the name itself: one clears the cookies of the whole site, one moves the browser to
 # another port of this host, the others have a proxy (nginx, Apache, lighttpd, LiteSpeed, Perlbal) answer with a file or
@@ -107,7 +107,9 @@ class Names:
         self._own, self._inner = own.encode(), f"http://{inner}".encode()
 
     def asked(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        kept = ((name, self._inwards(name, value)) for name, value in headers if not _OF_PROXIES.fullmatch(name))
+        kept = [(name, self._inwards(name, value)) for name, value in headers if not _OF_PROXIES.fullmatch(name)]
+        if not any(name == b"origin" for name, _ in kept):  # some would compare the two
+            kept += [(b"X-Forwarded-Host", self.host.encode()), (b"X-Forwarded-Proto", self._own.partition(b":")[0])]
         return [(name, value) for name, value in kept if value or name != b"cookie"]
 
     def answered(self, headers: Headers) -> list[tuple[bytes, bytes]]:

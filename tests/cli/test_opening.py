@@ -182,6 +182,15 @@ async def test_the_door_s_cookies_and_what_a_proxy_says_reach_no_application(sen
     assert (f"cookie: {heard}\r\n" in asking) if heard else ("cookie" not in asking)
 
 
+@pytest.mark.parametrize("origin", ["", f"Origin: http://{OWN}\r\n"])
+async def test_an_application_is_told_its_name_in_the_browser_where_it_has_no_origin_to_compare(origin: str) -> None:
+    """Gradio makes addresses of it; code-server refuses an Origin that is another's."""
+    _, told = await asked(f"{HEAD}{origin}\r\n")
+    asking = told[0].decode().lower()
+    names = f"x-forwarded-host: {OWN}\r\nx-forwarded-proto: http\r\n"
+    assert (names in asking, "x-forwarded" in asking) == ((False, False) if origin else (True, True))
+
+
 async def test_an_application_that_has_hung_up_in_between_is_dialled_anew() -> None:
     """As Node does after five seconds; a browser sends its next request by the same connection all the same."""
     dialled: list[Near] = []
