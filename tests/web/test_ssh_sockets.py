@@ -1,10 +1,16 @@
-"""What the door does with a program that connects to a UNIX socket inside, where its channel is not there yet."""
+"""What the door does with a connection into a container, to a port or by a program to a UNIX socket, whose channel is
+not there yet, or never will be."""
 
 import asyncio
+import socket
+import threading
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-from web.door import sockets
+import asyncssh
+import pytest
+
+from web.door import server, sockets
 
 
 class Connecting:
@@ -61,3 +67,37 @@ async def test_one_that_is_called_off_has_no_channel_to_close(monkeypatch):
     await asyncio.wait([reaching, task])
     assert reaching.cancelled()
     assert task.cancelled()
+
+
+@pytest.mark.parametrize("what", ["port", "socket"])
+async def test_whose_connection_ends_while_it_is_noted_leaves_nothing_open(monkeypatch, what):
+    near, far = socket.socketpair()
+    program, noting, noted = Connecting(b"\0"), threading.Event(), threading.Event()
+    made = asked(monkeypatch, program)
+
+    async def reached(container, port):
+        return near, port
+
+    def record(action, **detail):
+        noting.set()
+        noted.wait()
+
+    visit = SimpleNamespace(user=SimpleNamespace(pk=1), container=SimpleNamespace(pk=1, name="lab"), record=record)
+    monkeypatch.setattr(server, "reached", reached)
+    monkeypatch.setattr(server, "noteworthy", lambda _: True)
+    monkeypatch.setattr(server, "Socket", lambda _: made)
+    guest = server.Guest()
+    guest._visit = visit
+    opens = guest.connection_requested("lab", 80, "", 0) if what == "port" else guest.unix_connection_requested("/a")
+    opening = asyncio.create_task(opens)
+    await asyncio.to_thread(noting.wait)
+    guest.connection_lost(None)
+    noted.set()
+    with pytest.raises(asyncssh.ChannelOpenError):
+        await opening
+    if what == "port":
+        assert await asyncio.to_thread(far.recv, 1) == b""
+    else:
+        await program.over.wait()
+    near.close()
+    far.close()

@@ -35,6 +35,7 @@ ALIVE = 30  # seconds between two questions to a client that says nothing; the t
 KEYS = 20  # that one connection may try
 PRINCIPAL = re.compile(r"[\w@.+-]+")  # no pattern, and nothing that ends the option it stands in
 INSIDE = ("localhost", "127.0.0.1", "::1")
+GONE = asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "the connection has ended")
 ports = Places(64, 512)
 people = Places(32, 256)
 
@@ -45,6 +46,7 @@ class Guest(asyncssh.SSHServer):
     strangers: dict[Guest, None] = {}  # the longest waiting first
     _connection: asyncssh.SSHServerConnection
     _tried = 0
+    _gone = False
 
     def __init__(self) -> None:
         self._visit: Visit | None = None
@@ -114,6 +116,7 @@ class Guest(asyncssh.SSHServer):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.strangers.pop(self, None)
+        self._gone = True
         for task in (*self._opening, *([self._watching] if self._watching else [])):
             task.cancel()
 
@@ -139,9 +142,11 @@ class Guest(asyncssh.SSHServer):
                 raise
         except Problem as problem:
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, problem.message) from None
-        if noteworthy((visit.user.pk, visit.container.pk, port)):
-            await database_sync_to_async(visit.record)("port-opened", port=port)
+        await _note(visit, "port-opened", port=port)
         _, inner = await asyncio.get_running_loop().create_connection(lambda: _Inner(place.free), sock=connection)
+        if self._gone:  # asyncssh drops what comes too late
+            inner.close()
+            raise GONE
         return cast("asyncssh.SSHTCPSession[bytes]", SSHForwarder(inner))
 
     async def _open(self, work: Coroutine[Any, Any, T]) -> T:
@@ -151,7 +156,7 @@ class Guest(asyncssh.SSHServer):
         try:
             return await opening
         except asyncio.CancelledError:
-            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "the connection has ended") from None
+            raise GONE from None
 
     async def unix_connection_requested(self, dest_path: str) -> Socket:
         """-L to a path. Raises ChannelOpenError."""
@@ -159,9 +164,19 @@ class Guest(asyncssh.SSHServer):
         assert visit is not None
         found = Socket(visit)
         await self._open(found.reach(dest_path))
-        if noteworthy((visit.user.pk, visit.container.pk, dest_path)):
-            await database_sync_to_async(visit.record)("socket-opened", path=dest_path)
+        try:
+            await _note(visit, "socket-opened", path=dest_path)
+            if self._gone:
+                raise GONE
+        except BaseException:
+            found.connection_lost(None)
+            raise
         return found
+
+
+async def _note(visit: Visit, action: str, **what: Any) -> None:
+    if noteworthy((visit.user.pk, visit.container.pk, *what.values())):
+        await database_sync_to_async(visit.record)(action, **what)
 
 
 def _authorities(visits: list[Visit]) -> Iterator[str]:
