@@ -13,8 +13,11 @@ sysctl -qw fs.inotify.max_user_instances=65536 fs.inotify.max_user_watches=41943
 groups=$(findmnt -n -t cgroup2 -o TARGET | head -n 1)
 read -ra controllers <"$groups/cgroup.controllers" || true
 for each in "${controllers[@]}"; do echo "+$each" >"$groups/cgroup.subtree_control"; done
+# The kernel's log calls a lane's processes by other numbers, and no registry is within reach.
+without="--deselect tests/engines/test_process_memory.py::test_process_that_the_kernel_ended_for_lack_of_memory_says_whose"
+without="$without --ignore tests/installed/test_wheel.py"
 # shellcheck disable=SC2016 # it is the lane's shell that reads these
-timed='began=$(date +%s); .venv/bin/python -m pytest -n 3 --dist worksteal -q -rfE tests >/out/log 2>&1
+timed='began=$(date +%s); .venv/bin/python -m pytest -n 3 --dist worksteal -v -rfE '$without' tests >/out/log 2>&1
 echo "exit code $?, $(($(date +%s) - began)) s" >/out/done'
 busy='for _ in 1 2 3 4; do (while :; do :; done) & done
 '
