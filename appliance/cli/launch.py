@@ -17,7 +17,6 @@ from appliance.cli.console import Console
 from appliance.cli.errors import REFUSED, Problem
 from appliance.cli.options import connect
 from appliance.cli.output import note, note_json, show
-from appliance.cli.text import seconds
 from appliance.flags import flag
 
 Words = dict[str, Any]
@@ -210,9 +209,9 @@ def _body(given: Words, client: Client) -> Words:
         "gpus": given["gpus"] and _gpus(given["gpus"], client, given["node"]),
         "compute_limit": given["compute_limit"] and options.percent(given["compute_limit"]),
         "on_shortage": {True: "wait", False: "fail"}.get(given["on_shortage"]),
-        "max_wait_seconds": _duration("max_wait_seconds", given["max_wait_seconds"]),
-        "ttl_seconds": _duration("ttl_seconds", given["ttl_seconds"]),
-        "retry_pause": _duration("retry_pause", given["retry_pause"]),
+        "max_wait_seconds": options.duration("max_wait_seconds", given["max_wait_seconds"]),
+        "ttl_seconds": options.duration("ttl_seconds", given["ttl_seconds"]),
+        "retry_pause": options.duration("retry_pause", given["retry_pause"]),
     }
     nothing: tuple[Any, ...] = ([], (), {})
     return {
@@ -227,13 +226,6 @@ def _environment(variables: list[str]) -> dict[str, str]:
     parts = [variable.partition("=") for variable in variables]
     pairs = [(name, value if given else os.environ.get(name)) for name, given, value in parts]
     return {name: value for name, value in pairs if value is not None}
-
-
-def _duration(field: str, text: str | None) -> float | None:
-    try:
-        return None if text is None else seconds(text)
-    except ValueError as error:
-        raise Problem(str(error), field=field) from None
 
 
 def _gpus(text: str, client: Client, node: str | None) -> int | list[str]:

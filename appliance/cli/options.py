@@ -8,6 +8,7 @@ import typer
 from appliance.cli import login, output
 from appliance.cli.client import ANSWER, Client
 from appliance.cli.errors import Problem
+from appliance.cli.text import seconds
 
 COMPLETION_WAIT = 1.0  # seconds: somebody has pressed a key and waits
 
@@ -64,3 +65,11 @@ Containers = Annotated[
     list[str],
     typer.Argument(metavar="CONTAINER", help="Names, ids, or starts of ids.", autocompletion=names),
 ]
+
+
+def duration(field: str, text: str | None) -> float | None:
+    """Seconds. Raises Problem."""
+    try:
+        return None if text is None else seconds(text)
+    except ValueError as error:
+        raise Problem(str(error), field=field) from None

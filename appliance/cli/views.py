@@ -269,12 +269,18 @@ def forecast(
     constraints: Annotated[
         list[str] | None, typer.Option("--constraint", metavar="CONSTRAINT", help="As for run.")
     ] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", metavar="DURATION", help="Time limit: what comes later is no matter.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Tell whether a launch would fit now, without launching it. If not: what it would wait for, and exit code 1."""
     client = connect()
     asks = ",".join(constraints or ())
-    answer = client.get("forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node, constraints=asks)
+    lasts = {} if ttl is None else {"ttl_seconds": round(options.duration("ttl_seconds", ttl) or 0)}
+    answer = client.get(
+        "forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node, constraints=asks, **lasts
+    )
     why = "" if node else str(answer["node_reason"])
     show(answer, as_json, lambda answer: _by_number(client, str(answer["message"]), answer["node"], why))
     if answer["fits"] is False:
