@@ -56,6 +56,14 @@ def test_a_scheduler_or_an_engine_that_is_away(card):
     assert told() == []
 
 
+def test_a_sign_of_life_that_gets_too_old_while_the_database_answers_hides_nothing(card, monkeypatch):
+    """A busy host: neither what is wrong was told, nor that the scheduler is away."""
+    Gpu.objects.filter(pk=card.pk).update(drained_at=rows.ago(60), drain_reason="New fans.")
+    asked = iter([True])
+    monkeypatch.setattr(Node, "is_alive", lambda _: next(asked, False))
+    assert told() == [("drained", "")]
+
+
 def test_what_a_node_that_is_away_last_said_is_not_told_on_and_is_not_over(card, ann):
     """Nobody knows whether it is still so, and nobody can do anything about it from here. What has ended has ended."""
     Gpu.objects.update(xid=79, xid_at=timezone.now(), hot_since=timezone.now(), foreign=2 << 30, ecc_errors=3)

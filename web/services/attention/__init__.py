@@ -30,10 +30,12 @@ def recorded(now: datetime) -> list[Item]:
     """The same for who has to know that the database was asked: some twelve small queries. Raises DatabaseError."""
     nodes = {node.pk: node for node in Node.objects.listed()}
     found = [*host.items(list(nodes.values()), now)]
+    # Not asked anew: on a busy host the queries take as long as a sign of life counts, and then nothing would be told.
+    away = {item.node for item in found if item.kind is Kind.SCHEDULER_AWAY}
     for item in (*cards.items(now), *cards.reserved(now), *containers.items(now)):
         node = nodes.get(item.place or 0)
         # What a node that is away last said may be long ago; what has ended stays so.
-        if node is None or node.is_alive() or item.kind is Kind.FAILING:
+        if node is None or node.name not in away or item.kind is Kind.FAILING:
             found.append(replace(item, node=node.name if node else ""))
     order = list(Kind)
     return sorted(found, key=lambda item: order.index(item.kind))
