@@ -1,7 +1,5 @@
 """How many at once, and how often. A limit is a number, or the name of a setting (appliance/budgets.py)."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import threading
@@ -22,7 +20,7 @@ def budget(limit: str | int) -> int:
 class Place:
     """One of what is limited. Given back by `free`, and at the latest when nobody has it any more."""
 
-    def __init__(self, places: Places, key: Hashable) -> None:
+    def __init__(self, places: "Places", key: Hashable) -> None:
         self._places, self._key = places, key
         self._taken = True
 

@@ -4,8 +4,6 @@ A proxy that speaks TLS passes all of these host names on to here. What is said 
 appliance/heads.py's; the connection into the container is that of `gpushare open`, with the same waking.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets
@@ -118,7 +116,7 @@ class AppsDoor:
             self._doors.leave(connection.address)
 
     @contextmanager
-    def waits(self, connection: _Connection, seconds: float) -> Iterator[None]:
+    def waits(self, connection: "_Connection", seconds: float) -> Iterator[None]:
         """While it asks nothing, it is closed after so long, and gives way to newer ones before."""
         self._doors.waits(connection)
         late = asyncio.get_running_loop().call_later(seconds, connection.abort)

@@ -6,8 +6,6 @@ the parent writes; nothing goes through pipes that somebody would have to empty.
 parts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import logging
@@ -114,7 +112,7 @@ class Parts:
     def __init__(self, *parts: Part) -> None:
         self._kept = list(parts)
 
-    def __enter__(self) -> Parts:
+    def __enter__(self) -> "Parts":
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         for part in self._kept:
             part.start()

@@ -4,8 +4,6 @@ What strangers send never reaches the memory, the descriptors or the event loop 
 meet in the database, and by hints (appliance/datagrams.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket
@@ -91,7 +89,7 @@ class Appliance:
             *([Part("door", self._let_in, _lose_rights)] if any(self._door) else []),
         )
 
-    def __enter__(self) -> Appliance:
+    def __enter__(self) -> "Appliance":
         self.address = Address(self._host, self._port, *_prepare(self._host, link=self._link))
         connections.close_all()
         get_resolver().url_patterns  # noqa: B018 - imports all views, once for every start

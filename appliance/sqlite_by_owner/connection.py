@@ -1,7 +1,5 @@
 """A connection of Python's DB-API whose SQLite runs in a helper process (helper.py), with what Django needs of it."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import socket
@@ -54,7 +52,7 @@ class End(socket.socket):
 class Helper(subprocess.Popen[bytes]):
     """A connection may be dropped without `close`, as one of sqlite3 may, when its thread ends."""
 
-    left: ClassVar[list[Helper]] = []
+    left: "ClassVar[list[Helper]]" = []
     pid_of_parent = 0
 
     def __del__(self) -> None:
@@ -65,7 +63,7 @@ class Helper(subprocess.Popen[bytes]):
             self.left.append(self)
 
     @classmethod
-    def start(cls, *arguments: Any, **words: Any) -> Helper:
+    def start(cls, *arguments: Any, **words: Any) -> "Helper":
         """Raises OSError."""
         for each in cls.left[:]:
             if each.poll() is not None:
@@ -117,10 +115,10 @@ class Connection:
 
     # ---- what Django uses ----
 
-    def cursor(self) -> Cursor:
+    def cursor(self) -> "Cursor":
         return Cursor(self)
 
-    def execute(self, sql: str, parameters: Any = ()) -> Cursor:
+    def execute(self, sql: str, parameters: Any = ()) -> "Cursor":
         return Cursor(self).execute(sql, parameters)
 
     def commit(self) -> None:
@@ -291,7 +289,7 @@ class Cursor:
         self._number = 0  # of a statement in the helper that has more rows
         self._closed = False
 
-    def execute(self, sql: str, parameters: Any = ()) -> Cursor:
+    def execute(self, sql: str, parameters: Any = ()) -> "Cursor":
         self._begin()
         if sql.startswith(WITH_THE_NEXT):
             self.connection.first(sql)
@@ -300,7 +298,7 @@ class Cursor:
         self._note(number, self.connection.ask("execute", number, sql, _all_plain(parameters)))
         return self
 
-    def executemany(self, sql: str, parameters: Iterable[Any]) -> Cursor:
+    def executemany(self, sql: str, parameters: Iterable[Any]) -> "Cursor":
         self._begin()
         self._note(0, self.connection.ask("executemany", sql, [_all_plain(each) for each in parameters]))
         return self

@@ -1,7 +1,5 @@
 """The calls that stop and move processes of a card, and who undoes them if the scheduler is gone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ class CardAccess:
     generation: Generation
 
     @classmethod
-    def open(cls, home: Path, build: Path, environment: Mapping[str, str]) -> CardAccess:
+    def open(cls, home: Path, build: Path, environment: Mapping[str, str]) -> "CardAccess":
         """`environment`: what a program needs to reach the cards."""
         env, generation = {**os.environ, **environment}, Generation(home / "guardian.lock")
         guardian = Guardian(build / "guardian", generation, env)

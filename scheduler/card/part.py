@@ -1,7 +1,5 @@
 """One container in the turns of computing: its orders are carried out one after the other, beside those of others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -21,7 +19,7 @@ class Part:
     nothing of it is locked, and none of its processes is being asked."""
 
     def __init__(
-        self, id_: str, terms: Terms, processes: Processes, carry_out: Callable[[Part, Order], Awaitable[None]]
+        self, id_: str, terms: Terms, processes: Processes, carry_out: "Callable[[Part, Order], Awaitable[None]]"
     ) -> None:
         self.id, self.terms, self.processes, self._carry_out = id_, terms, processes, carry_out
         self.barred = set[tuple[str, str]]()

@@ -5,8 +5,6 @@ the fetching of an image holds up nobody else. A message on this host's channel 
 the rows are looked at every second as well.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
@@ -55,7 +53,7 @@ class Actions:
     ender: Terminator
     removal: Removal
     set_mode: Callable[[str, str], Awaitable[str]]
-    service: InAndOut
+    service: "InAndOut"
 
 
 class InAndOut(Protocol):

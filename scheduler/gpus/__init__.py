@@ -7,8 +7,6 @@ larger than that, `sim:2x5GiB` two simulated cards, `auto` the first of `nvidia`
 NVML answers within microseconds to milliseconds, so every call runs in a thread of its own: a decision never waits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import errno
@@ -165,7 +163,7 @@ class Gpus:
         self._thread = threads.pool(1, "nvml")
 
     @classmethod
-    async def open(cls, spec: str, home: Path, build: Path) -> Gpus:
+    async def open(cls, spec: str, home: Path, build: Path) -> "Gpus":
         """Finds the cards and measures a context on each where that can be done now. Raises NoGpus."""
         gpus = cls()
         await gpus._ask(gpus._start, parse(spec), home, build)

@@ -4,8 +4,6 @@ Nothing is received from a connection but when it is its container's turn (fair_
 looked at or closed here (closer.py). One connection's bad manners close that connection and nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct
@@ -26,12 +24,12 @@ MOST_PASSED = 253  # descriptors with one message (SCM_MAX_FD of Linux); what th
 class Handler(Protocol):
     """What is told. Every call is synchronous: a message is dealt with before the next is read."""
 
-    def hello(self, connection: Connection, frame: Frame) -> None:
+    def hello(self, connection: "Connection", frame: Frame) -> None:
         """The first message."""
 
-    def message(self, connection: Connection, frame: Frame) -> None: ...
+    def message(self, connection: "Connection", frame: Frame) -> None: ...
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: "Connection") -> None:
         """The connection has ended."""
 
 
@@ -47,7 +45,7 @@ class House(Protocol):
 
     def complain(self, container: str, text: str, error: Exception | None = None) -> None: ...
 
-    def forget(self, connection: Connection, sock: socket.socket) -> None: ...
+    def forget(self, connection: "Connection", sock: socket.socket) -> None: ...
 
 
 class Connection:

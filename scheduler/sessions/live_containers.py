@@ -4,8 +4,6 @@ The arbiter's `State` is what decisions rest on; this is what they are carried o
 connections. Sizes are bytes, times seconds on the monotonic clock.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +30,7 @@ class Session:
     id: int
     container: str
     pid: int
-    program: Program
+    program: "Program"
     pidfd: int
     page: LeasePage
     leases: dict[str, Lease]

@@ -1,7 +1,5 @@
 """python -m tests.faults: see the package."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import random
@@ -79,7 +77,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _lines(options: argparse.Namespace, home: Path, words: list[str], report: Report) -> list[Task]:
+def _lines(options: argparse.Namespace, home: Path, words: list[str], report: "Report") -> list[Task]:
     """Plays undisturbed first, to see which lines there are to die before."""
     found = [place for place in lines.places(options.engine) if place.startswith(tuple(options.only.split(",")))]
     files = sorted({place.split(":")[0] for place in found})

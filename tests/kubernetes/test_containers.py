@@ -1,7 +1,5 @@
 """The CDI specifications of claims, applied to real containers of a real engine: the quota holds."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from asyncio.subprocess import PIPE, STDOUT
@@ -46,7 +44,7 @@ class Pod:
         self._words = ["run", "--name", name, "--network=none", *runtime.flags(cdi, ids), IMAGE, *words]
         self.name = name
 
-    async def start(self) -> Pod:
+    async def start(self) -> "Pod":
         self.process = await asyncio.create_subprocess_exec(
             "docker", *self._words, env=self._env, stdout=PIPE, stderr=STDOUT
         )

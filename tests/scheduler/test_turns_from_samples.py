@@ -3,8 +3,6 @@
 The card is a model: whoever is not locked has it together with the others, and a lock waits for what was given.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import selectors
@@ -154,7 +152,7 @@ class Scene:
         broker = SimpleNamespace(live_containers=live_containers, ended=self.ended, state=State())
         self._computing = computing.Computing(Watched(), broker, self._player, print)  # type: ignore[arg-type]
 
-    async def play(self, what: Callable[[Scene], Coroutine[Any, Any, T]]) -> T:
+    async def play(self, what: "Callable[[Scene], Coroutine[Any, Any, T]]") -> T:
         await self._player.start({GPU: Mode.TURNS})
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(work) for work in (self.card.run(), self._computing.run())]

@@ -1,7 +1,5 @@
 """The scheduler's end of consoles, for tests of what is in front of it: real programs on real terminals."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -33,7 +31,7 @@ class Keyboards:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()], daemon=True)
 
-    def __enter__(self) -> Keyboards:
+    def __enter__(self) -> "Keyboards":
         self._thread.start()
         self._ready.wait(60)
         return self
@@ -99,7 +97,7 @@ class Keyboards:
                 os.close(screen)
                 await line.close()
 
-    async def _show(self, line: Line, screen: int, shown: _Shown) -> None:
+    async def _show(self, line: Line, screen: int, shown: "_Shown") -> None:
         while True:
             await shown.room()
             try:

@@ -1,7 +1,5 @@
 """A web proxy as a lab has one: it leads outside, by CONNECT and for plain HTTP, and refuses this host itself."""
 
-from __future__ import annotations
-
 import select
 import socket
 import socketserver
@@ -16,7 +14,7 @@ INSIDE = ("localhost", "127.", "::1", "0.0.0.0")
 
 
 class _Asked(socketserver.StreamRequestHandler):
-    server: Proxy
+    server: "Proxy"
     timeout = PATIENCE
 
     def handle(self) -> None:

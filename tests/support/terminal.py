@@ -1,7 +1,5 @@
 """A terminal with a program in it: what a person types and sees, and the size of the window."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -32,7 +30,7 @@ class Terminal:
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> "Terminal":
         return self
 
     def __exit__(self, *_: object) -> None:

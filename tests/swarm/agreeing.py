@@ -1,7 +1,5 @@
 """What has to be so whatever befell the nodes: while they work (`Watch`), and when all has ended (`agree`)."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -69,7 +67,7 @@ class Watch:
         self.looks = 0
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> "Watch":
         self._thread.start()
         return self
 

@@ -1,7 +1,5 @@
 """Notices for everybody, and windows of maintenance: who is told when, and what begins by itself, once."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
@@ -156,7 +154,7 @@ def test_two_that_look_begin_it_once_and_what_fails_half_way_is_as_if_it_had_not
 
 
 class Due(list[Announcement]):
-    def filter(self, **_: Any) -> Due:
+    def filter(self, **_: Any) -> "Due":
         return self
 
 

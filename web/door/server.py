@@ -1,8 +1,6 @@
 """The listener, and who is let in: by public key or certificate, so many at once, those who say nothing for a short
 while."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import logging
@@ -43,7 +41,7 @@ people = Places(32, 256)
 class Guest(asyncssh.SSHServer):
     """One connection."""
 
-    strangers: dict[Guest, None] = {}  # the longest waiting first
+    strangers: "dict[Guest, None]" = {}  # the longest waiting first
     _connection: asyncssh.SSHServerConnection
     _tried = 0
     _gone = False

@@ -6,8 +6,6 @@ somebody waited for that card, and what of it was due. GPU hours, waits and what
 owner as the computing of an hour on 8 GiB counts for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -87,7 +85,7 @@ class Figures:
         than = "more than" if self.holds > self.share else "within"
         return f"Holds {format_size(self.holds)}, {than} the fair share of {format_size(self.share)} while others wait."
 
-    def add(self, other: Figures) -> None:
+    def add(self, other: "Figures") -> None:
         """A member's figures to those of the group."""
         self.members.add(other.name)
         self.gpu_had = _sum(self.gpu_had, other.gpu_had)

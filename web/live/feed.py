@@ -7,8 +7,6 @@ its own pace: one that fell out of it, or says that it missed a number, gets the
 for a slow browser, and no message is ever needed for correctness.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -57,7 +55,7 @@ class Feed:
         )
 
     @contextlib.asynccontextmanager
-    async def watching(self) -> AsyncIterator[Feed]:
+    async def watching(self) -> "AsyncIterator[Feed]":
         self.watchers += 1
         if self.watchers == 1:
             self.tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]

@@ -1,8 +1,6 @@
 """What is known ahead of time: notices for everybody, windows of maintenance, reservations. `web/services/booked/`
 alone writes them, but for what is observed. Times are aware UTC datetimes."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from django.conf import settings
@@ -16,7 +14,7 @@ from web.models.records import secrets
 
 
 class AnnouncementQuerySet(models.QuerySet["Announcement"]):
-    def current(self, now: datetime) -> AnnouncementQuerySet:
+    def current(self, now: datetime) -> "AnnouncementQuerySet":
         """Those that are not over, the next window first."""
         found = self.filter(Q(ends_at=None) | Q(ends_at__gt=now), withdrawn_at=None)
         large = *large_of_nodes("node__"), *large_of_nodes("gpu__node__")
@@ -72,12 +70,12 @@ class Announcement(models.Model):
 
 
 class ReservationQuerySet(models.QuerySet["Reservation"]):
-    def open(self, now: datetime) -> ReservationQuerySet:
+    def open(self, now: datetime) -> "ReservationQuerySet":
         """Those of which something is still to come, the first made first. Also of people whose accounts are off: it is
         kept for nobody then, and is theirs again once they are on."""
         return self.filter(over_at__gt=now).order_by("pk")
 
-    def whole(self) -> ReservationQuerySet:
+    def whole(self) -> "ReservationQuerySet":
         cards = models.Prefetch("cards", ReservedGpu.objects.select_related("gpu__node"))
         return self.select_related("user", "group").defer(*secrets("user")).prefetch_related(cards)
 

@@ -1,7 +1,5 @@
 """The hosts that run a scheduler, and their GPUs. Sizes are bytes. Times are aware UTC datetimes."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from django.conf import settings
@@ -35,11 +33,11 @@ def lapsed(path: str = "") -> Q:
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
-    def listed(self) -> NodeQuerySet:
+    def listed(self) -> "NodeQuerySet":
         """Those that nobody has removed."""
         return self.filter(removed_at=None)
 
-    def alive(self) -> NodeQuerySet:
+    def alive(self) -> "NodeQuerySet":
         """Those whose schedulers live, by the database's clock: for whoever asks on any host."""
         return self.filter(seen_at__gte=Now() - SIGN_OF_LIFE)
 
@@ -106,7 +104,7 @@ class Node(models.Model):
         return cls.objects.listed().count() > 1
 
     @classmethod
-    def here(cls) -> Node | None:
+    def here(cls) -> "Node | None":
         """The host that people are told of: the one of our name, else the one whose scheduler was seen last."""
         own = Q(name=settings.GPUSHARE_NODE)
         nodes = cls.objects.listed()
@@ -127,7 +125,7 @@ class Node(models.Model):
 
 
 class InvitationQuerySet(models.QuerySet["Invitation"]):
-    def good(self) -> InvitationQuerySet:
+    def good(self) -> "InvitationQuerySet":
         """Those with which a host may still join."""
         return self.filter(expires_at__gt=timezone.now())
 

@@ -6,8 +6,6 @@ it; observed state by `scheduler/store/planned_runs.py`. A run's container and i
 one transaction, and no container may be the same attempt of the same run as another.
 """
 
-from __future__ import annotations
-
 import uuid
 
 from django.conf import settings
@@ -28,11 +26,11 @@ class Ended(models.TextChoices):
 
 
 class PlannedQuerySet(models.QuerySet["Planned"]):
-    def open(self) -> PlannedQuerySet:
+    def open(self) -> "PlannedQuerySet":
         """Those that have not ended."""
         return self.filter(finished_at=None)
 
-    def in_order(self) -> PlannedQuerySet:
+    def in_order(self) -> "PlannedQuerySet":
         """As they would start: those that the scheduler has numbered, then by time; the held and ended behind."""
         at_once = (models.F(name).asc(nulls_first=True) for name in ("held_at", "begin_at"))
         return self.order_by(ordered("finished_at", down=True), ordered("place"), *at_once, "created_at", "pk")

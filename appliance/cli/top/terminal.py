@@ -4,8 +4,6 @@ Only lines that have changed are written, all at once and between two marks that
 (synchronised output; who does not know the marks ignores them): nothing flickers, and nothing is cleared first.
 """
 
-from __future__ import annotations
-
 import codecs
 import os
 import re
@@ -46,7 +44,7 @@ class Terminal:
         self._shown: list[str] = []
         self._size = (0, 0)
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> "Terminal":
         self._reads, self._writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # A handler that raised could do so anywhere. This one does nothing: the number comes through the pipe.
         self._handlers = {number: signal.signal(number, _nothing) for number in NOTED}

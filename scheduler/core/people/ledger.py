@@ -11,8 +11,6 @@ it holds, or whether it waits, changes. All figures stand in *forward decay* (Co
 2^((t − origin)/HALF_LIFE) instead of being decayed again and again, so an integral is a plain sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import inf, isfinite, log
 from typing import NamedTuple
@@ -34,7 +32,7 @@ class Account(NamedTuple):
     had: float = 0.0
     due: float = 0.0
 
-    def plus(self, other: Account) -> Account:
+    def plus(self, other: "Account") -> "Account":
         return Account(self.had + other.had, self.due + other.due)
 
 

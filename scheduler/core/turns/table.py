@@ -1,7 +1,5 @@
 """Who is on which card, and what each has had of it up to now."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import floor, inf, isfinite
@@ -78,7 +76,7 @@ class Table:
         """The containers that compute there, in the queue or beside it, by person."""
         return self._crowd(gpu).active
 
-    def _crowd(self, gpu: str) -> _Crowd:
+    def _crowd(self, gpu: str) -> "_Crowd":
         if gpu not in self._crowds:
             self._crowds[gpu] = crowd = _Crowd()
             for taker in self.active(gpu):

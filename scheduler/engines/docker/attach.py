@@ -3,8 +3,6 @@
 The SDK's own attaching reads ahead and loses what it read, so the few lines of HTTP are spoken here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
@@ -21,7 +19,7 @@ HEAD_LIMIT = 8 << 10
 NO_DETACH_KEYS = ",".join(["%FF"] * 8)
 
 
-def attach(client: Client, engine_id: str, *, interactive: bool, tty: bool) -> Attached:
+def attach(client: Client, engine_id: str, *, interactive: bool, tty: bool) -> "Attached":
     """Blocking. Attached before a container starts, it gets all of its output. Raises EngineError or OSError."""
     query = f"stream=1&stdout=1&stderr=1&stdin={int(interactive)}&detachKeys={NO_DETACH_KEYS}"
     sock = upgraded(client, f"containers/{engine_id}/attach?{query}")
@@ -47,7 +45,7 @@ def upgraded(client: Client, path: str, body: bytes = b"") -> socket.socket:
     return sock
 
 
-def attach_again(client: Client, engine_id: str) -> Attached:
+def attach_again(client: Client, engine_id: str) -> "Attached":
     """Blocking. To one that runs already, by what Docker knows of it."""
     found = client.look.inspect_container(engine_id)
     config = found["Config"]
@@ -67,7 +65,7 @@ class Attached:
         self._writer: asyncio.StreamWriter | None = None
         self._which, self._left = Output.OUT, 0  # of Docker's frame that is being read
 
-    async def open(self) -> Attached:
+    async def open(self) -> "Attached":
         """To be called first, but for `take`. Without it the output is discarded."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
         return self

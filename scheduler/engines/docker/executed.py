@@ -5,8 +5,6 @@ is started, by Docker's name for it, and is ended by its host pid: when its keyb
 starts and finds the note.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
@@ -51,7 +49,7 @@ class Execs:
         for note in list(self._folder.iterdir()):
             self.end(note.name)
 
-    def start(self, engine_id: str, asked: Exec) -> Executed:
+    def start(self, engine_id: str, asked: Exec) -> "Executed":
         """Blocking. Raises EngineError, APIError, OSError."""
         made = self._client.api.exec_create(
             engine_id,
@@ -103,7 +101,7 @@ class Executed(Attached):
         self._code: int | None = None
         self._ended = False
 
-    async def open(self) -> Executed:
+    async def open(self) -> "Executed":
         try:
             if self._asked.streams:
                 return self

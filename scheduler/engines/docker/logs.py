@@ -10,8 +10,6 @@ for the last known message and never compares stamps for older and newer. Docker
 the last known one no more, all that it has is new.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -53,7 +51,7 @@ class LogCopier:
         engine_id: str,
         path: Path,
         limit: int,
-        in_all: InAll,
+        in_all: "InAll",
         *,
         tty: bool,
         begin: float = 0.0,
@@ -121,28 +119,28 @@ class LogCopier:
         finally:
             self.done.set()
 
-    def _catch_up(self, file: LogFile) -> None:
+    def _catch_up(self, file: "LogFile") -> None:
         if file.seeking:
             self._copy_present(file)
 
-    def _follow(self, file: LogFile) -> None:
+    def _follow(self, file: "LogFile") -> None:
         if not self._closing:
             self._copy(file, follow=True)
 
-    def _copy_rest(self, file: LogFile) -> None:
+    def _copy_rest(self, file: "LogFile") -> None:
         if not self._closing and not self._api.inspect_container(self._engine_id)["State"]["Running"]:
             self._copy_present(file)
             if not self._closing and not file.complete:
                 file.finish()
 
-    def _copy_present(self, file: LogFile) -> None:
+    def _copy_present(self, file: "LogFile") -> None:
         if not self._closing:
             self._copy(file, follow=False)
         if not self._closing and file.seeking:  # Docker has dropped the last known message
             file.forget()
             self._copy(file, follow=False)
 
-    def _copy(self, file: LogFile, *, follow: bool) -> None:
+    def _copy(self, file: "LogFile", *, follow: bool) -> None:
         known = (file.stamp - ASK_EARLIER) / 1e9 if file.seeking else 0.0  # the file skips what it has
         since = max(self.begin, known)
         self._stream = self._api.logs(self._engine_id, stream=True, follow=follow, timestamps=True, since=since or None)
@@ -184,7 +182,7 @@ class LogFile:
         self._in_a_row = 0  # messages with its stamp that have come one after the other
         self._skipped = 0  # bytes
 
-    def __enter__(self) -> LogFile:
+    def __enter__(self) -> "LogFile":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,8 +5,6 @@ alone), limits of memory, CPU and processes, labels that say it is ours, the shi
 a program sees is set here, over whatever a user or an image says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -63,7 +61,7 @@ class DefaultLimits:
     swap: bool  # whether memory and swap can be limited together
     host_memory: int | None = None
 
-    def on(self, memory: int | None, cpus: float | None) -> DefaultLimits:
+    def on(self, memory: int | None, cpus: float | None) -> "DefaultLimits":
         """These, as settings name them, filled in for a host of so much `memory` (bytes) and so many `cpus`.
 
         None: it has no control group for that.

@@ -1,7 +1,5 @@
 """The scheduler's end of one more program in a local container (inside.py has the other)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -26,7 +24,7 @@ ANSWER = 4096  # bytes
 NO_DOOR = "There is no way in: it is just ending."
 
 
-async def execute(folder: Path, asked: Exec) -> Executed:
+async def execute(folder: Path, asked: Exec) -> "Executed":
     """In the container that this folder is of. Raises EngineError."""
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     door.settimeout(STARTS_WITHIN)

@@ -19,8 +19,6 @@ prints goes through the keeper into the log, as far as that is kept (kept.py). O
 program was started, else why not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno
@@ -125,7 +123,7 @@ def become(
     os.execvpe(launch["command"][0], launch["command"], launch["environment"])
 
 
-def _start(folder: Path) -> Started | None:
+def _start(folder: Path) -> "Started | None":
     """Starts the program; None if another keeper has. Raises OSError if it cannot be started."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -137,7 +135,7 @@ def _start(folder: Path) -> Started | None:
         os.close(lock)
 
 
-def _start_first(folder: Path) -> Started:
+def _start_first(folder: Path) -> "Started":
     launch = json.loads((folder / "launch.json").read_text())
     keeper = os.getpid()
     log = open_log(launch["log"], os.O_WRONLY | os.O_APPEND)

@@ -1,7 +1,5 @@
 """Cards as objects: who holds what on them, who computes, and what NVML would tell of both, exactly."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +23,7 @@ TINY = 1e-9  # seconds
 class Computing:
     """The time of one card: who computes has the same part of it as each other. `stands`: that one gets none now."""
 
-    def __init__(self, stands: Callable[[int], bool], cards: Sequence[Computing]) -> None:
+    def __init__(self, stands: Callable[[int], bool], cards: "Sequence[Computing]") -> None:
         """`cards`: of all cards of the host."""
         self.all = cards
         self.had: Counter[int] = Counter()  # pid → seconds of a card of its own, so far
@@ -48,7 +46,7 @@ class Computing:
                     del each._left[pid], each._done[pid]
                     each.changed()
 
-    def go(self, pid: int, to: Computing) -> None:
+    def go(self, pid: int, to: "Computing") -> None:
         """It computes there from now on: what it has begun, too."""
         if to is not self:
             to._left[pid], to._done[pid] = self._left.pop(pid), self._done.pop(pid)

@@ -1,7 +1,5 @@
 """An event loop on virtual time: when nothing is ready and no thread is at work, it is the time of the next timer."""
 
-from __future__ import annotations
-
 import _thread
 import asyncio
 import contextlib
@@ -14,7 +12,7 @@ from scheduler import clock
 
 
 class Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    loop: VirtualLoop
+    loop: "VirtualLoop"
 
     def select(self, timeout: float | None = None) -> Any:
         events = super().select(0)
