@@ -3,9 +3,13 @@
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connections
 
 from web.console.frames import PORT, WAKING, FrameKind, Line, refusal, send_sockets, socket_path
 from web.errors import Problem
@@ -72,3 +76,13 @@ async def capitals(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     """No HTTP: what is said, in capitals."""
     while data := await reader.read(1 << 16):
         writer.write(data.upper())
+
+
+@asynccontextmanager
+async def open_at(home: Path, scheduler: Any, settings: Any) -> AsyncIterator[Any]:
+    """A scheduler of a test's own, where the web side looks for one."""
+    settings.GPUSHARE_HOME = home
+    await scheduler.open(home)
+    yield scheduler
+    await scheduler.close()
+    await sync_to_async(connections.close_all)()

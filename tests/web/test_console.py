@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
-from django.db import connections
 from django.test import Client
 
 from appliance.asgi import application
 from appliance.budgets import Budgets
+from tests.support.apps import open_at
 from tests.support.eventually import PATIENCE
 from tests.support.leaving import WAYS, cookie_of
 from tests.support.machine import make_container
@@ -72,12 +72,8 @@ class Scheduler:
 
 @pytest.fixture
 async def scheduler(tmp_path: Path, settings: Any) -> AsyncIterator[Scheduler]:
-    settings.GPUSHARE_HOME = tmp_path
-    made = Scheduler()
-    await made.open(tmp_path)
-    yield made
-    await made.close()
-    await sync_to_async(connections.close_all)()
+    async with open_at(tmp_path, Scheduler(), settings) as made:
+        yield made
 
 
 @pytest.fixture

@@ -97,13 +97,6 @@ def test_manage_py_makes_no_admin_of_a_name_that_rest_refuses(boss, monkeypatch,
     assert role_of(User.objects.get(username="second")) is Role.ADMIN
 
 
-def test_who_has_such_a_name_already_is_found_and_changed_as_ever(rest):
-    for name in ("éva", "ÉVA", "аdmin"):
-        make_user(name)
-        assert rest.get(f"/api/v1/people/{name}/").json()["username"] == name
-        assert rest.patch(f"/api/v1/people/{name}/", {"role": "viewer", "email": "a@b.example"}).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("body", "field"),
     [

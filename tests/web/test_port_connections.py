@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connections
 
-from tests.support.apps import Scheduler, capitals
+from tests.support.apps import Scheduler, capitals, open_at
 from tests.support.eventually import eventually
 from tests.support.machine import make_container
 from tests.support.people import make_user
@@ -28,12 +27,8 @@ PORT = "ports/8888"
 
 @pytest.fixture
 async def scheduler(tmp_path: Path, settings: Any) -> AsyncIterator[Scheduler]:
-    settings.GPUSHARE_HOME = tmp_path
-    made = Scheduler(capitals)
-    await made.open(tmp_path)
-    yield made
-    await made.close()
-    await sync_to_async(connections.close_all)()
+    async with open_at(tmp_path, Scheduler(capitals), settings) as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from tests.support.apps import Scheduler as OfPorts
-from tests.support.apps import capitals
-from tests.support.machine import make_container
-from tests.support.people import make_user
-from tests.web.test_console import Connection, Scheduler, key_of, refused
+from tests.support.apps import capitals, open_at
+from tests.web.test_console import Connection, Scheduler, key_of, refused, shell
 from tests.web.test_console_exec import Exec
 from web.models import Container, Scope, Token
 from web.people import visitor
 from web.people.roles import Role
+
+__all__ = ["shell"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,17 +36,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def scheduler(kind: str, tmp_path: Path, settings: Any) -> AsyncIterator[Scheduler | OfPorts]:
-    settings.GPUSHARE_HOME = tmp_path
-    made = OfPorts(capitals) if kind == "port" else Scheduler()
-    await made.open(tmp_path)
-    yield made
-    await made.close()
-    await sync_to_async(connections.close_all)()
-
-
-@pytest.fixture
-def shell() -> Container:
-    return make_container(make_user("owner"), "shell", interactive=True, tty=True)
+    async with open_at(tmp_path, OfPorts(capitals) if kind == "port" else Scheduler(), settings) as made:
+        yield made
 
 
 async def opened(socket: Connection) -> Connection:
