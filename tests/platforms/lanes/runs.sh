@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# runs.sh QUIET LOADED: as many whole runs of `make test` at once, each in a lane of two processors; of the loaded ones each beside four busy
-# loops on the same two. Returns at once. $LANES/NAME/out has log (pytest's) and, at the end, done: exit code and seconds.
+# runs.sh QUIET LOADED: as many whole runs of `make test` at once, each in a lane of two processors, from FIRST on (STRIDE=2: each a core of its
+# own, where two in a row are one); of the loaded ones each beside four busy loops on the same two. Returns at once. $LANES/NAME/out has log (pytest's) and, at the end, done: exit code and seconds.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
-: "${ROOT:?the folder into which the archive of root.sh was unpacked}" "${LANES:=/lanes}" "${FIRST:=0}"
+: "${ROOT:?the folder into which the archive of root.sh was unpacked}" "${LANES:=/lanes}" "${FIRST:=0}" "${STRIDE:=1}"
 export ROOT LANES
 mkdir -p "$LANES"
 mountpoint -q "$LANES" || mount -t tmpfs -o size=85%,nr_inodes=0 tmpfs "$LANES"
@@ -21,6 +21,9 @@ timed='began=$(date +%s); .venv/bin/python -m pytest -n 3 --dist worksteal -v -r
 echo "exit code $?, $(($(date +%s) - began)) s" >/out/done'
 busy='for _ in 1 2 3 4; do (while :; do :; done) & done
 '
-begin() { setsid bash "$here/lane.sh" "$1" "$FIRST-$((FIRST + 1))" "$2" >"$LANES/$1.log" 2>&1 </dev/null & FIRST=$((FIRST + 2)); }
+begin() {
+    setsid bash "$here/lane.sh" "$1" "$FIRST,$((FIRST + STRIDE))" "$2" >"$LANES/$1.log" 2>&1 </dev/null &
+    FIRST=$((FIRST + 2 * STRIDE))
+}
 for number in $(seq "$1"); do begin "quiet-$number" "$timed"; done
 for number in $(seq "$2"); do begin "loaded-$number" "$busy$timed"; done
