@@ -56,7 +56,7 @@ async def decide(node: Node) -> None:
     state = State(gpus=gpus)
     store = Store()
     store.here = node.pk
-    broker = SimpleNamespace(state=state, live_containers={}, now=time.monotonic)
+    broker = SimpleNamespace(state=state, live_containers={}, planned={}, now=time.monotonic)
     shared: Any = SimpleNamespace(store=store, broker=broker)
     planner = Planner(shared, lambda: None)
     tracemalloc.start()

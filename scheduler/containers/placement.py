@@ -27,9 +27,7 @@ def choose(
         return list(named)
     cards = list(state.gpus.values())
     promised = {
-        card.uuid: sum(state.containers[name].quota[card.uuid] for name in card.members)
-        + reserved.of_others(state, card.uuid, owner, inf if lasts is None else lasts)
-        for card in cards
+        card.uuid: reserved.spoken_for(state, card.uuid, owner, inf if lasts is None else lasts) for card in cards
     }
     return choose_cards(cards, promised, quota, count)
 

@@ -54,7 +54,7 @@ class Planner:
         self._over: list[tuple[str, End]] = []  # parents of which it is still to be followed what comes after them
         self._queue = Queue()
         self._times: list[tuple[float, str]] = []  # when to look at one again: seconds since 1970
-        self._blocked: dict[str, tuple[str, str]] = {}  # person → why they can have no more running now, and of which
+        self._blocked: dict[str, tuple[str, str, list[str]]] = {}  # person → why nothing more may run: what, and where
         self._shown: dict[str, tuple[int | None, str]] = {}
         self._woken = asyncio.Event()
         self._read, self._heard = True, set[str]()
@@ -295,7 +295,7 @@ class Planner:
             await self._finish(plan, str(never))
             await self._follow()
         except Problem as problem:
-            self._blocked[plan.owner] = problem.message, plan.id
+            self._blocked[plan.owner] = problem.message, plan.id, gpus
         else:
             self._queue.drop(plan.id)
             if made is None:  # it is not what was read, as when people have changed it just now
@@ -318,12 +318,12 @@ class Planner:
 
     async def _unblock(self) -> None:
         """People who may have more running again. Who may not is asked before others would wait for it."""
-        for person, (_, id_) in list(self._blocked.items()):
+        for person, (_, id_, gpus) in list(self._blocked.items()):
             try:
                 if (plan := self._plans.get(id_)) is not None:
-                    await self._ask_to_begin(plan, list(plan.shape.gpus), only_ask=True)
+                    await self._ask_to_begin(plan, gpus, only_ask=True)
             except Problem as problem:
-                self._blocked[person] = problem.message, id_
+                self._blocked[person] = problem.message, id_, gpus
                 continue
             except Never:
                 pass  # it ends when it is its turn

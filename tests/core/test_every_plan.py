@@ -19,8 +19,8 @@ def test_no_order_of_plans_starts_reservations_and_claims_breaks_anything(lab):
 
 @pytest.mark.long
 @pytest.mark.parametrize("lab", LABS, ids=str)
-def test_all_states_of_these_are_sound(lab):
-    assert explore(lab) > 200
+def test_many_states_of_these_are_sound(lab):
+    assert explore(lab, limit=1000) > 200
 
 
 @pytest.mark.parametrize("lab", LARGE, ids=["one GPU", "two GPUs, moves"])

@@ -205,7 +205,12 @@ def test_a_scheduler_whose_node_is_anothers_by_now_starts_nothing(ada, gpu):
 
     with pytest.raises(NameTaken):
         planned_runs.start(*asked, taken)
+    assert planned_runs.start(*asked, lambda: None, only_ask=True) is None
     assert not Container.objects.exists()
+    Allowance.objects.create(user=ada, containers=0)
+    with pytest.raises(planned_runs.Never):
+        planned_runs.start(*asked, lambda: None, only_ask=True)
+    Allowance.objects.all().delete()
     assert planned_runs.start(*asked, lambda: None) is not None
     assert planned_runs.start(*asked, lambda: None) is None  # the same once more, by whoever had read it before
     assert [each.name for each in Container.objects.all()] == [planned.name]

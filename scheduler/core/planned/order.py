@@ -183,12 +183,7 @@ def _place(state: State, its: Candidate) -> tuple[str, ...]:
     shape, cards = its.shape, its.shape.open(state, its.owner)
     if found := fitting(state, shape, {gpu: reserved.free(state, gpu, its.owner) for gpu in cards}, its.owner):
         return found
-    left = {
-        gpu: state.gpus[gpu].capacity
-        - sum(state.containers[name].quota[gpu] for name in state.gpus[gpu].members)
-        - reserved.of_others(state, gpu, its.owner, shape.lasts)
-        for gpu in cards
-    }
+    left = {gpu: state.gpus[gpu].capacity - reserved.spoken_for(state, gpu, its.owner, shape.lasts) for gpu in cards}
     return most_room(shape, cards, left)
 
 

@@ -106,6 +106,12 @@ def of_others(state: State, gpu: str, owner: str, lasts: float = inf) -> int:
     return max((sum(r.bytes for r in theirs if r.begins <= at < r.ends) for at in moments), default=0)
 
 
+def spoken_for(state: State, gpu: str, owner: str, lasts: float = inf) -> int:
+    """Bytes of a GPU that all containers there may have, and that are reserved for others than this person."""
+    quotas = sum(state.containers[name].quota[gpu] for name in state.gpus[gpu].members)
+    return quotas + of_others(state, gpu, owner, lasts)
+
+
 # ---- time ---------------------------------------------------------------------------------------------------------
 
 
