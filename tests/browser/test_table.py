@@ -148,6 +148,9 @@ def test_many_are_resumed_and_many_killed_after_asking(site, open_as):
         page.get_by_label("Reason").fill("the node goes down")
         page.get_by_role("dialog").get_by_role("button", name="Kill 2").click()
         expect(row(page, "job-0")).to_have_attribute("data-state", "killed")
+        page.get_by_label("Select job-1").check()
+        page.locator("#bulk").get_by_role("button", name="Kill").click()
+        expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text("Kill 1 container?")
     killed = Command.objects.filter(kind="kill")
     assert {command.container_id for command in killed} == {made[0].pk, made[2].pk}
     assert {command.note for command in killed} == {"the node goes down"}

@@ -3,7 +3,8 @@ const catalogue = JSON.parse(document.getElementById("text")?.textContent ?? "{}
 
 /** The text for `key`, with {name} replaced by values.name. Plain text: put it into the page with textContent. */
 export function t(key, values = {}) {
-  return (catalogue[key] ?? key).replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+  const text = (catalogue[key] ?? key).replace("{count} containers", values.count === 1 ? "1 container" : "$&");
+  return text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
 }
 
 const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
