@@ -1,7 +1,5 @@
-"""The turns of people: a card is divided by their tree; of one person's containers all is as it was."""
+"""The turns of people: a card is divided by their tree, and of one person's containers by weight."""
 
-import hashlib
-import random
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -12,26 +10,19 @@ from benchmarks.simulation.turns import play, shares
 from benchmarks.simulation.turns_mixes import PEOPLE, of, people
 from scheduler.core.people.tree import Tree
 from scheduler.core.turns import (
-    Admitted,
-    Barred,
     CardSeen,
     Changed,
     Charged,
     Computes,
-    Go,
     Joined,
     Left,
     Mode,
-    NotStopped,
     PeopleChanged,
-    Rests,
-    Rules,
     Started,
     Stop,
     Stopped,
     Ticked,
     Turns,
-    Yields,
     debt,
     decide,
     wake,
@@ -39,65 +30,6 @@ from scheduler.core.turns import (
 from scheduler.core.turns.books import ROOT
 from scheduler.core.turns.dealing import Deal
 from scheduler.core.turns.shares import divide_by_person
-
-BEFORE = "b6789aea1dcf6f412e9d51d9461fc2c1d67114b42315dc5f6523be9bfa736093"  # what turns by container alone decided
-
-
-def decisions(seed, steps=150):
-    """What is asked when, while everything that can be told comes at random."""
-    chance = random.Random(seed)
-    turns, now, asked, made = Turns(Rules(longest_priority=chance.choice((2.0, 30.0)))), 0.0, {}, []
-    cards = "gh"[: chance.choice((1, 2))]
-    names = "abcdefgh"[: chance.choice((2, 3, 5, 8))]
-    priorities, limits = chance.choice(((0,), (0, 0, 5))), chance.choice(((None,), (None, 1, 20, 30, 100)))
-
-    def tell(what, *args):
-        nonlocal turns
-        turns, effects = decide(turns, what(now, *args))
-        asked.update((effect.container, type(effect)) for effect in effects)
-        made.append((round(now, 5), [str(effect) for effect in effects]))
-
-    def rules():
-        return chance.choice((1, 50, 100, 100, 300)), chance.choice(limits), chance.choice(priorities)
-
-    def join(name):
-        tell(Joined, name, tuple(chance.sample(cards, chance.choice((1, len(cards))))), *rules())
-
-    for card in cards:
-        tell(CardSeen, card, Mode.TURNS)
-    for name in names:
-        join(name)
-        tell(Computes, name)
-    for _ in range(steps):
-        what, name = chance.random(), chance.choice(names)
-        if asked and what < 0.3:
-            name = chance.choice(sorted(asked))
-            now += chance.choice((0, 0.001, 0.001, 0.02, 0.04, 0.3))
-            answer = Started if asked.pop(name) is Go else chance.choice((Stopped,) * 30 + (NotStopped,))
-            tell(answer, name)
-        elif what < 0.72:
-            due = wake(turns)
-            now = chance.choice((now + 0.01, now + 0.5)) if what > 0.65 or due is None else max(now, due)
-            tell(Ticked)
-        elif what < 0.82:
-            seen = (0.2, chance.choice((0, 0.1, 0.2)), chance.choice((0, 0, 0.05))) if chance.random() < 0.5 else ()
-            tell(Computes, name, (), chance.choice((1.0, 1.0, 0.5, 0.05)), *seen)
-        elif what < 0.92:
-            tell(chance.choice((Rests, Rests, Yields, Yields, Barred, Admitted)), name)
-        elif what < 0.95:
-            tell(Changed, name, *rules())
-        elif what < 0.97:
-            asked.pop(name, None)
-            tell(Left, name)
-        elif name not in turns.takers:
-            join(name)
-    return made
-
-
-def test_containers_of_one_person_take_turns_as_before_there_were_people():
-    made = [decisions(seed) for seed in range(40)]
-    assert hashlib.sha256(repr(made).encode()).hexdigest() == BEFORE
-
 
 LAB = Tree(groups={"ann": "vision", "bea": "vision", "cem": "speech"}, shares={"vision": 2.0, "speech": 1.0})
 CARDS = [
