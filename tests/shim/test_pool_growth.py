@@ -97,10 +97,7 @@ def test_a_growth_that_the_card_has_no_room_for_is_waited_for(grants, program, c
     grants.take_back(grants.only_peer())
     grants.hold()
     free = card.gpus()[0]["total"] - card.used()
-    hog = card.start("--bytes", str(free - CONTEXT), "--chunks", "1", "--check", "1m", "--hold", "600")
-    assert hog.stdout is not None
-    while "holding" not in hog.stdout.readline():
-        pass
+    hog = card.hold(str(free - CONTEXT))
     cuda.start_new("cuMemAllocAsync", 32 * MIB, 0)
     question = grants.next_open()
     hog.kill()

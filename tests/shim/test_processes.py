@@ -60,20 +60,7 @@ def test_several_threads_may_wait_and_are_answered_in_any_order(grants, program)
     cuda = program(grants)
     context = cuda.use()
     grants.hold()
-    cuda.send(
-        do="run",
-        code=f"""
-results = [None] * 8
-def wait(index):
-    out = ctypes.c_uint64()
-    lib.cuCtxSetCurrent(ctypes.c_uint64({context}))
-    results[index] = lib.cuMemAlloc_v2(ctypes.byref(out), ctypes.c_size_t((2 + 2 * index) << 20))
-threads = [threading.Thread(target=wait, args=(index,)) for index in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-answer = results
-""",
-    )
+    cuda.wait_in_threads(context, 8)
     questions = [grants.next_open() for _ in range(8)]
     random.Random(3).shuffle(questions)
     for question in questions:

@@ -40,20 +40,7 @@ def test_many_waiting_threads_all_ask_again(grants, program):
     cuda = program(grants)
     context = cuda.use()
     grants.hold()
-    cuda.send(
-        do="run",
-        code=f"""
-results = [None] * 40
-def wait(index):
-    out = ctypes.c_uint64()
-    lib.cuCtxSetCurrent(ctypes.c_uint64({context}))
-    results[index] = lib.cuMemAlloc_v2(ctypes.byref(out), ctypes.c_size_t((2 + 2 * index) << 20))
-threads = [threading.Thread(target=wait, args=(index,)) for index in range(40)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-answer = results
-""",
-    )
+    cuda.wait_in_threads(context, 40)
     asked = {grants.next_open()[1].serial for _ in range(40)}
     for _ in range(2):
         grants.go_away()
@@ -181,10 +168,7 @@ def test_a_page_that_its_own_program_scribbles_over(grants, program, fill, place
 
 def test_the_card_is_out_of_memory_inside_the_lease(grants_of, program, card):
     """Tried again for a bounded time, told to the scheduler, and returned as it is."""
-    hog = card.start("--bytes", "4900m", "--chunks", "1", "--check", "1m", "--hold", "600")
-    assert hog.stdout is not None
-    while "holding" not in hog.stdout.readline():
-        pass
+    hog = card.hold("4900m")
     cuda = program(grants := grants_of(quota=3000 * MIB, extra=3000 * MIB))
     cuda.use()
     assert cuda.result("cuMemAlloc_v2", {"out": 0}, 1000 * MIB) == OUT_OF_MEMORY
@@ -197,10 +181,7 @@ def test_the_card_is_out_of_memory_inside_the_lease(grants_of, program, card):
 
 
 def test_memory_that_comes_back_in_time_is_waited_for(grants_of, program, card):
-    hog = card.start("--bytes", "4900m", "--chunks", "1", "--check", "1m", "--hold", "600")
-    assert hog.stdout is not None
-    while "holding" not in hog.stdout.readline():
-        pass
+    hog = card.hold("4900m")
     cuda = program(grants := grants_of(quota=3000 * MIB, extra=3000 * MIB))
     cuda.use()
     cuda.start_new("cuMemAlloc_v2", 1000 * MIB)

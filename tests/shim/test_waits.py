@@ -32,11 +32,7 @@ def test_signals_do_not_shorten_the_wait_for_a_scheduler(grants, program):
 @pytest.fixture
 def hog(card):
     """Holds all of the card but 300 MiB."""
-    hog = card.start("--bytes", "4750m", "--chunks", "1", "--check", "1m", "--hold", "600")
-    assert hog.stdout is not None
-    while "holding" not in hog.stdout.readline():
-        pass
-    return hog
+    return card.hold("4750m")
 
 
 def test_signals_do_not_shorten_the_wait_for_the_cards_memory(grants_of, program, hog):

@@ -94,6 +94,14 @@ class Card:
         """Starts the workload; its lines are in `stdout`."""
         return self.popen([str(BUILD / "workload"), *arguments], env=env, stdout=subprocess.PIPE)
 
+    def hold(self, size: str) -> subprocess.Popen[str]:
+        """The workload, which has so much and keeps it."""
+        holder = self.start("--bytes", size, "--chunks", "1", "--check", "1m", "--hold", "600")
+        assert holder.stdout is not None
+        while "holding" not in holder.stdout.readline():
+            pass
+        return holder
+
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Runs the workload to its end."""
         words = [str(BUILD / "workload"), *arguments]

@@ -139,3 +139,20 @@ class Program:
         _, errors = self.process.communicate()
         assert self.process.returncode == 0, errors
         return errors
+
+    def wait_in_threads(self, context: int, many: int) -> None:
+        """So many threads ask for 2 MiB, 4 MiB, 6 MiB …; `receive` has what each got, once all have."""
+        self.send(
+            do="run",
+            code=f"""
+results = [None] * {many}
+def wait(index):
+    out = ctypes.c_uint64()
+    lib.cuCtxSetCurrent(ctypes.c_uint64({context}))
+    results[index] = lib.cuMemAlloc_v2(ctypes.byref(out), ctypes.c_size_t((2 + 2 * index) << 20))
+threads = [threading.Thread(target=wait, args=(index,)) for index in range({many})]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+answer = results
+""",
+        )
