@@ -8,7 +8,7 @@ from itertools import permutations
 from scheduler.core import fair, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.effects import Effect, Preempt, TakeBack
-from scheduler.core.events import CameBack, Event, Returned, SwappedOut, Ticked
+from scheduler.core.events import CameBack, Event, Returned, StandIn, SwappedOut, Ticked
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.ledger import Head
 from scheduler.core.people.ratios import Ratios
@@ -17,9 +17,9 @@ from scheduler.core.state import Mode, Request, Stage, State
 Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
 
 
-def elections(state: State) -> Iterator[None]:
-    """Whoever of the people may be elected, in every order of them."""
-    people = sorted(state.people.owners)
+def elections(state: State, events: Sequence[Event] = ()) -> Iterator[None]:
+    """Whoever of the people may be elected, in every order of them; `events`: somebody may come by them."""
+    people = sorted({*state.people.owners, *(each.owner for each in events if isinstance(each, StandIn))})
     if len(people) < 2:
         yield
         return

@@ -240,7 +240,7 @@ def _moves(host: Host, container: Container) -> Iterator[tuple[Event, ...]]:
 
 def _outcomes(host: Host, state: State, events: tuple[Event, ...]) -> Iterator[tuple[State, Step]]:
     """Every way in which this can go on until the arbiter has settled."""
-    for _ in _chances(host, state):
+    for _ in _chances(host, state, events):
         after = State(policy=host.policy) if isinstance(events[-1], WaitedBefore) else state
         effects: list[Effect] = []
         for event in events:
@@ -265,10 +265,10 @@ def _answered(state: State, take_back: Sequence[str], step: Step) -> Iterator[tu
         yield from _answered(after, [*others, *more], (*step, ((answer,), effects)))
 
 
-def _chances(host: Host, state: State) -> Iterator[None]:
+def _chances(host: Host, state: State, events: Sequence[Event]) -> Iterator[None]:
     """Every way in which lots and elections can come out."""
     for _ in _lots(host, state):
-        yield from among_people.elections(state)
+        yield from among_people.elections(state, events)
 
 
 def _lots(host: Host, state: State) -> Iterator[None]:
