@@ -82,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     if options.planned is not None:
         for lab in planned_lab.LABS:
-            _all_of(str(lab), partial(planned_explorer.explore, lab))
+            _all_of(str(lab), partial(planned_explorer.explore, lab, 10_000))
         for lab in planned_lab.LARGE:
             _all_of(f"{lab}: {options.planned} walks", partial(planned_explorer.walk, lab, range(options.planned)))
         return
