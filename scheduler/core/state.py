@@ -21,7 +21,7 @@ class Mode(StrEnum):
 
     OFF = "off"  # none
     IDLE = "idle"  # those that have computed nothing for a while
-    SHARE = "share"  # these, and those whose side keeps its share of the card, for a side below its own
+    SHARE = "share"  # these, and those of a side above its share of the card, for a side below its own
     ROTATE = "rotate"  # these, and those that have held for long, for calls that have waited for long
     BOOKED = "booked"  # why one is moved for a reservation (`reserved/giving.py`); no setting
 

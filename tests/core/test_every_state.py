@@ -116,14 +116,14 @@ def test_the_explorer_finds_a_cap_on_somebodys_first_container(monkeypatch):
         explore(Host(1, ((1,), (1,), (1,)), "fair", owners=(0, 1, 2)))
 
 
-def test_the_explorer_finds_who_is_moved_below_its_share(monkeypatch):
-    monkeypatch.setattr("scheduler.core.people.sharing.gives_to", lambda *_: True)
-    with pytest.raises(Broken, match="is left with less than its share"):
+def test_the_explorer_finds_who_is_moved_for_one_that_gains_less_than_it_loses(monkeypatch):
+    monkeypatch.setattr("scheduler.core.people.sharing.gives_to", lambda *_, **__: True)
+    with pytest.raises(Broken, match="lacks more of g0 than"):
         explore(Host(2, ((2,), (2,)), "fair", owners=(0, 1), gives_way=Mode.SHARE))
 
 
 def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):
-    monkeypatch.setattr("scheduler.core.moves.preemption._goes_for", lambda *_: False)
+    monkeypatch.setattr("scheduler.core.moves.preemption._goes_for", lambda *_, **__: False)
     with pytest.raises(Broken, match="nobody gives way"):
         explore(replace(PAIR, gives_way=Mode.ROTATE))
 

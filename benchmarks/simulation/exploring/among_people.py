@@ -71,7 +71,7 @@ def wrong(before: State, after: State, step: Step) -> list[str]:
     found = [*_passed_over(before, after), *_capped(after)]
     for effect in (effect for _, effects in step for effect in effects):
         if isinstance(effect, Preempt) and effect.why is Mode.SHARE:
-            found += [*_below_its_share(after, effect), *_goes_on(after)]
+            found += [*_gives_too_much(after, effect), *_goes_on(after)]
     return found
 
 
@@ -111,8 +111,8 @@ def _capped(state: State) -> Iterator[str]:
         yield "all who are due are held back by the cap"
 
 
-def _below_its_share(state: State, told: Preempt) -> Iterator[str]:
-    """Counted anew: the giver's person keeps its share without what goes, and the waiter's has less than its own."""
+def _gives_too_much(state: State, told: Preempt) -> Iterator[str]:
+    """Counted anew: the giver's person holds more than its share; and it then lacks less than the waiter's gains."""
     giver, waiter = state.containers[told.container], state.containers[told.whom]
     for gpu, goes in giver.leased.items():
         held: Counter[str] = Counter()
@@ -121,10 +121,13 @@ def _below_its_share(state: State, told: Preempt) -> Iterator[str]:
         waits = {state.containers[r.container].owner for r in state.waiting if r.gpu == gpu}
         parts = state.people.tree.divide(waits | {name for name, its in held.items() if its})
         share = {name: part * state.gpus[gpu].capacity for name, part in parts.items()}
-        if held[giver.owner] - goes < share[giver.owner] - 1e-9:
-            yield f"{told}: {giver.owner!r} is left with less than its share of {gpu}"
-        if gpu in waiter.quota and len(waiter.quota) == 1 and held[waiter.owner] >= share[waiter.owner]:
-            yield f"{told}: {waiter.owner!r} has its share of {gpu}"
+        if held[giver.owner] <= share[giver.owner]:
+            yield f"{told}: {giver.owner!r} holds no more than its share of {gpu}"
+        if gpu in waiter.quota and len(waiter.quota) == 1:
+            comes = waiter.quota[gpu] - waiter.leased.get(gpu, 0)
+            gains = min(comes, share[waiter.owner] - held[waiter.owner])
+            if max(0, share[giver.owner] - held[giver.owner] + goes) >= gains:
+                yield f"{told}: {giver.owner!r} lacks more of {gpu} than {waiter.owner!r} gains"
 
 
 def _goes_on(state: State) -> Iterator[str]:

@@ -1,11 +1,12 @@
 """Who gives way: whose memory is moved to the host's, so that somebody who waits can be served.
 
 `idle`: who holds memory and has computed nothing for `Preemption.idle` seconds. `share`: these, and who has held for
-long, of no higher priority, for one that has waited for long; but only if its side keeps its share of the card without
-it, and the waiter's side is below its own (`people/sharing.py`). `rotate`: the same whatever their shares. Long is
-`Preemption.rotate` seconds, and at least WORTH times what it takes to move both of them out and back: so transfers take
-a small part of the time, and where jobs are no longer than transfers nobody is moved at all. Guaranteed ones stay, and
-so does who has opted out, is paused, shares memory so that it would not come back, or could not be moved a while ago.
+long, of no higher priority, for one that has waited for long; but only if its side holds more than its share of the
+card, the waiter's less, and all together lack less of theirs afterwards (`people/sharing.py`). `rotate`: the same
+whatever their shares. Long is `Preemption.rotate` seconds, and at least WORTH times what it takes to move both of them
+out and back: so transfers take a small part of the time, and where jobs are no longer than transfers nobody is moved
+at all. Guaranteed ones stay, and so does who has opted out, is paused, shares memory so that it would not come back, or
+could not be moved a while ago.
 
 It decides nothing about who is served: that is the policy's, and the banker's check's. Holders are chosen
 until they make room for somebody: idle ones, then by lowest priority, furthest above their share, longest idle, longest
@@ -19,13 +20,13 @@ proved in docs/deciding.md.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from math import inf
 
 from scheduler.core import changes, moves, policies, reserved, safety
 from scheduler.core.effects import Preempt, Served
 from scheduler.core.events import MoveBegun
 from scheduler.core.people import heads, sharing
-from scheduler.core.people.tree import Node
 from scheduler.core.state import Container, Mode, Request, State
 from scheduler.core.step import Step
 
@@ -54,8 +55,9 @@ def _next(state: State) -> Preempt | None:
     holders = _holders(state)
     tried: Counter[str] = Counter()
     for request in waiting_in_earnest(state) if holders else ():
-        for need in _needs(state, request) if tried[request.gpu] < TRIED else ():
-            if going := _enough(state, need, request, holders):
+        ways = product((True, False), _needs(state, request)) if tried[request.gpu] < TRIED else ()
+        for keeps, need in ways:
+            if going := _enough(state, need, request, holders, keeps=keeps):
                 tried[request.gpu] += 1
                 if whom := _served(state, going, request):
                     return Preempt(going[0].id, whom, _why(state, going[0]))
@@ -107,10 +109,7 @@ def _priority(state: State, container: Container) -> int:
     return container.priority if heads.counts(state, container) else 0
 
 
-Gone = dict[tuple[str, Node], int]  # card and side → bytes that are to go
-
-
-def _goes_for(state: State, holder: Container, request: Request, gone: Gone) -> bool:
+def _goes_for(state: State, holder: Container, request: Request, gone: sharing.Gone, *, keeps: bool) -> bool:
     """It is idle, or has held, as the call has waited, for so long that the exchange is worth it."""
     if _is_idle(state, holder):
         return True
@@ -126,7 +125,7 @@ def _goes_for(state: State, holder: Container, request: Request, gone: Gone) -> 
     cost = rule.seconds(moves.size(holder)) + rule.seconds(sum(waits.quota.values()))
     if state.now - max(holder.held_since, request.since) < max(rule.rotate, WORTH * cost):
         return False
-    return rule.mode is Mode.ROTATE or sharing.gives_to(state, holder, waits, request.gpu, gone)
+    return rule.mode is Mode.ROTATE or sharing.gives_to(state, holder, waits, request.gpu, gone, keeps=keeps)
 
 
 def _has_waited(state: State, request: Request) -> bool:
@@ -172,18 +171,19 @@ def _needs(state: State, request: Request) -> Iterator[Mapping[str, int]]:
 
 
 def _enough(
-    state: State, need: Mapping[str, int], request: Request, holders: Mapping[str, Sequence[Container]]
+    state: State, need: Mapping[str, int], request: Request, holders: Mapping[str, Sequence[Container]], *, keeps: bool
 ) -> list[Container]:
-    """Those that make room for it, none of whom could stay; empty if all together would not, or none need go."""
+    """Those that make room for it, none of whom could stay; empty if all together would not, or none need go.
+    `keeps`: only such as leave their sides with their shares."""
     going: dict[str, Container] = {}
-    gone: Gone = {}
+    gone: sharing.Gone = Counter()
     owner = state.containers[request.container].owner
     lacking = {gpu: amount - reserved.free(state, gpu, owner) for gpu, amount in need.items()}
     for gpu in need:
         for holder in holders.get(gpu, ()):
             if lacking[gpu] <= 0:
                 break
-            if holder.id not in going and _goes_for(state, holder, request, gone):
+            if holder.id not in going and _goes_for(state, holder, request, gone, keeps=keeps):
                 going[holder.id] = holder
                 lacking = _with(lacking, holder, -1)
         if lacking[gpu] > 0:

@@ -6,6 +6,8 @@ head and all that hold memory: so a cap ends at the latest when the person's own
 decides nothing about who can end. Of those whom it may be for, the side with least is held back by nobody.
 """
 
+from collections import Counter
+
 from scheduler.core.people.tree import ROOT, Node
 from scheduler.core.state import Container, State
 
@@ -84,18 +86,33 @@ def held_back_by(state: State, gpu: str, newcomer: Container, due: Container) ->
     return less < all_ and less * whole < has * all_
 
 
-def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: dict[tuple[str, Node], int]) -> bool:
-    """Whether a holder's side keeps its share on every card without it, and the waiter's is below its own on `gpu`.
+def lacks(state: State, gpu: str, node: Node, gone: int = 0) -> int:
+    """Bytes of a card by which a side holds less than its share, when so much of it has gone."""
+    return max(0, int(share(state, gpu, node)) - held(state, gpu, node) + gone)
 
-    `gone`: what of each side on each card is to go before it; what of the holder would go is added, if it may.
+
+Gone = Counter[tuple[str, Node]]  # card and group or person → bytes that are to go
+
+
+def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: Gone, *, keeps: bool) -> bool:
+    """Whether a holder goes for a call on `gpu`: its side holds more than its share of each card that it leaves, the
+    call's less of `gpu`, and afterwards groups and people together lack less of theirs; with `keeps`, its side nothing.
+
+    `gone`: what goes before it; what of the holder would go is added, if it may.
     """
-    mine, theirs = state.people.tree.parted(holder.owner, waits.owner)
-    if mine == theirs or held(state, gpu, theirs) >= share(state, gpu, theirs):
+    tree, after = state.people.tree, gone.copy()
+    mine, theirs = tree.parted(holder.owner, waits.owner)
+    over = all(held(state, card, mine) - gone[card, mine] > share(state, card, mine) for card in holder.leased)
+    if mine == theirs or not over or not lacks(state, gpu, theirs):
         return False
-    left = {
-        (card, mine): gone.get((card, mine), 0) + leased for card, leased in holder.leased.items()
-    }  # fmt: skip
-    if any(held(state, card, mine) - amount < share(state, card, mine) for (card, _), amount in left.items()):
+    for node in tree.way(holder.owner):
+        after.update({(card, node): amount for card, amount in holder.leased.items()})
+    if keeps and any(lacks(state, card, mine, after[card, mine]) for card in holder.leased):
         return False
-    gone.update(left)
+    comes = waits.out.get(gpu, 0) or waits.quota[gpu] - waits.leased.get(gpu, 0)
+    then = after.copy()
+    then.subtract({(gpu, node): comes for node in tree.way(waits.owner)})
+    if sum(lacks(state, card, node, went) - lacks(state, card, node) for (card, node), went in then.items()) >= 0:
+        return False
+    gone |= after
     return True

@@ -164,10 +164,14 @@ SHARE = Preemption(Mode.SHARE, idle=1e9, rotate=100.0, out=1e9, back=1e9, least=
         ({"ann": (50,), "bob": (50,)}, "cat", 30, None),  # without it they would be below their shares
         ({"ann": (50, 10, 10), "bob": (30,)}, "cat", 20, "ann4"),  # 50 stay; both of the small ones are needed
         ({"ann": (40, 15), "bob": (30, 15)}, "cat", 15, "ann2"),  # who is furthest above
+        ({"ann": (50, 20), "bob": (30,)}, "cat", 20, "ann2"),  # by which she keeps her share
+        ({"ann": (50, 20), "bob": (30,)}, "cat", 30, "ann"),  # 20 of 33 are left, so she lacks 13; cat gains 30
+        ({"ann": (70,), "bob": (30,)}, "cat", 70, None),  # she would lack 33, and cat gain as much
+        ({"ann": (30,), "bob": (30, 30)}, "ann", 30, None),  # bob would lack 3, and ann gain 3
     ],
     ids=str,
 )
-def test_a_computing_holder_goes_only_if_its_side_keeps_its_share(held, waits, asks, goes):
+def test_a_computing_holder_goes_only_if_sides_then_lack_less_of_their_shares(held, waits, asks, goes):
     lab = Lab(100)
     lab.do(PreemptionChanged(0.0, SHARE))
     for person, sizes in held.items():
@@ -184,6 +188,28 @@ def test_a_computing_holder_goes_only_if_its_side_keeps_its_share(held, waits, a
         assert effect.why is Mode.SHARE
         assert lab.state.containers[effect.container].owner == goes.rstrip("0123456789")
         assert lab.state.containers[effect.whom].owner == waits
+
+
+@pytest.mark.parametrize(
+    ("held", "goes"),
+    [
+        ({"ann": (6, 6), "cat": (14,)}, None),  # the group would lack 3 more, as much as bob gains
+        ({"ann": (9, 6), "cat": (11,)}, "ann2"),  # without 6 it would lack 1, without 9 it would lack 4
+    ],
+    ids=str,
+)
+def test_what_goes_inside_a_group_may_not_cost_the_group_more(held, goes):
+    lab = Lab(26)
+    lab.do(PreemptionChanged(0.0, SHARE))
+    lab.do(PeopleChanged(0.0, Tree({"ann": "g", "bob": "g"}, {"g": 1.0})))
+    for person, sizes in held.items():
+        for size in sizes:
+            lab.start(person, size)
+            lab.now += 1
+    lab.start("bob", 3)
+    lab.now += 200
+    told = [each.container for each in lab.do(PreemptionChanged(lab.now, SHARE)) if isinstance(each, Preempt)]
+    assert told == ([goes] if goes else [])
 
 
 def test_in_the_mode_idle_no_computing_holder_goes():
