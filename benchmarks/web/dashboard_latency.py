@@ -311,6 +311,7 @@ def main() -> int:
         watchers.start()
         stirring.start()
         stack.callback(watchers.join)
+        stack.callback(calm.set)
         stack.callback(stop.set)  # before the join, also where something fails
         page = open_page(stack, appliance, session)
         time.sleep(2)
