@@ -90,15 +90,18 @@ def places(root: Path) -> Iterator[tuple[str, int, str]]:
     """`file::function`, line, and what it does there."""
     for path in sorted((root / "tests").rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if not name.startswith(LEFT_OUT) and not _is_virtual(text := path.read_text()):
+        if not name.startswith(LEFT_OUT) and not _is_virtual(name, text := path.read_text()):
             reader = _Reader(name)
             reader.visit(ast.parse(text))
             yield from reader.found
 
 
-def _is_virtual(text: str) -> bool:
-    """All of its hosts are in the test's process, where a sleep is virtual and takes no time."""
-    return "from tests.support.inprocess" in text and not re.search(r"\bHost\b", text)
+def _is_virtual(file: str, text: str) -> bool:
+    """All of its hosts are in the test's process, where a sleep is virtual and takes no time; those of tests/scheduler
+    are, unless its file imports a real one."""
+    asks = file.startswith("tests/scheduler/") and re.search(r"def test_\w+\([^)]*\b(host|inprocess)\b", text)
+    is_real = re.search(r'\b(real_host|Host)\b|__all__ = .*"host"', text)
+    return bool(asks or "from tests.support.inprocess" in text) and not is_real
 
 
 class _Reader(ast.NodeVisitor):
