@@ -5,11 +5,13 @@ from math import inf
 
 import pytest
 
-from benchmarks.simulation.exploring import deadlock
+from benchmarks.simulation.exploring import among_people, deadlock
 from benchmarks.simulation.exploring.explorer import Broken, explore, hosts
-from benchmarks.simulation.exploring.keys import Host
+from benchmarks.simulation.exploring.keys import NOW, Host, build
 from benchmarks.simulation.exploring.splits import Cards, check
 from scheduler.core import changes, safety
+from scheduler.core.arbiter import handle
+from scheduler.core.events import Returned, SwappedOut, Ticked
 from scheduler.core.moves import preemption
 from scheduler.core.people import heads
 from scheduler.core.policies import POLICIES
@@ -108,6 +110,29 @@ def test_the_explorer_finds_a_head_that_is_passed_over(monkeypatch):
     )
     with pytest.raises(Broken, match="was head of g0"):
         explore(Host(1, ((1,), (1,), (1,)), "fair", owners=(0, 1, 2)))
+
+
+def test_a_head_that_was_replaced_may_return_memory_in_the_same_step(monkeypatch):
+    """B's memory comes back, 2 of 3 units, so its call gives its place to A's; then it returns one of them."""
+    host = Host(3, ((2,), (3,)), "fair", owners=(0, 1), gives_way=Mode.SHARE)
+    leaves, returns = (False, True, Stage.LEAVING, False), (False, False, Stage.RETURNING, False)
+    calls = ((2, 0, 1, True, False, False),), ((0, 0, 1, True, False, False), (1, 0, 2, True, True, False))
+    a, b = ((2,), (1,), (0,), False, leaves, calls[0], 0, (0,)), ((3,), (0,), (2,), False, returns, calls[1], 1, (1,))
+    before = build(host, ((3,), (a, b)))
+
+    def wrong(*events):
+        step, after = (), before
+        for event in events:
+            after, effects = handle(after, event)
+            step += (((event,), effects),)
+        assert after.people.heads["g0"].container == "A"
+        return among_people.wrong(before, after, step)
+
+    events = SwappedOut(NOW, "A"), Returned(NOW, "g0", {1: 1}, all=True)
+    monkeypatch.setattr(heads, "chosen_of", lambda state, gpu, calls, known: min(calls, key=lambda r: r.container))
+    assert wrong(*events) == []
+    monkeypatch.setattr(heads._Election, "_instead", lambda self, gpu, chosen: self._chosen(gpu))
+    assert "was head of g0" in str(wrong(Ticked(NOW), *events)), "replaced before it had more than its share"
 
 
 def test_the_explorer_finds_a_cap_on_somebodys_first_container(monkeypatch):

@@ -8,7 +8,7 @@ from itertools import permutations
 from scheduler.core import fair, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.effects import Effect, Preempt, TakeBack
-from scheduler.core.events import CameBack, Event, Returned, StandIn, SwappedOut, Ticked
+from scheduler.core.events import CameBack, Event, Returned, StandIn, SwappedOut, Ticked, WaitedBefore
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.ledger import Head
 from scheduler.core.people.ratios import Ratios
@@ -68,7 +68,13 @@ def with_heads(state: State, places: Sequence[tuple[int, ...]]) -> State:
 def wrong(before: State, after: State, step: Step) -> list[str]:
     if len(after.people.owners) < 2:
         return []
-    found = [*_passed_over(before, after), *_capped(after)]
+    found = list(_capped(after))
+    # Nobody waits yet after a restart; and a head that was replaced does not come back with the same number.
+    if before.people.heads != after.people.heads and not isinstance(step[0][0][-1], WaitedBefore):
+        state = before
+        for event in (event for events, _ in step for event in events):
+            earlier, (state, _) = state, handle(state, event)
+            found += _passed_over(earlier, state)
     for effect in (effect for _, effects in step for effect in effects):
         if isinstance(effect, Preempt) and effect.why is Mode.SHARE:
             found += [*_gives_too_much(after, effect), *_goes_on(after)]
@@ -76,8 +82,8 @@ def wrong(before: State, after: State, step: Step) -> list[str]:
 
 
 def _passed_over(before: State, after: State) -> Iterator[str]:
-    """A head stays until it is served, or gone, or, once, has more than its share where another has less; within a
-    person the first one may become another."""
+    """A head stays until it is served, or gone, or, once, has more than its share where another has less, at the end of
+    the same event: its person may give memory back by the next. Within a person the first one may become another."""
     for gpu, head in before.people.heads.items():
         same = [
             r
