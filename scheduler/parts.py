@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 ONCE = float("inf")
 RESTART = 1.0  # seconds
+AGAIN = 10.0  # seconds in which what is told to end has put its things in order
 
 PERIODS = {
     "waits": 0.1,  # the precision of max_wait_seconds
@@ -71,11 +72,15 @@ class Background(set[asyncio.Task[Any]]):
             log.error("%s failed", task.get_name(), exc_info=error)
 
     async def close(self) -> None:
-        """Cancels them and waits until all have ended."""
-        tasks = list(self)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancels them and waits until all have ended; again, as a library may swallow a cancellation."""
+        tasks = set(self)
+        while tasks:
+            for task in tasks:
+                task.cancel()
+            _, tasks = await asyncio.wait(tasks, timeout=AGAIN)
+            if tasks:
+                names = ", ".join(sorted(task.get_name() for task in tasks))
+                log.warning("not ended within %g s of being told to, told again: %s", AGAIN, names)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from scheduler import parts
 from scheduler.parts import Background, is_set_within
 
 
@@ -51,3 +52,22 @@ async def test_a_wait_for_an_event_says_whether_it_came() -> None:
     assert not await is_set_within(event, 0.001)
     event.set()
     assert await is_set_within(event, 0.001)
+
+
+async def test_a_task_that_loses_its_cancellation_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a client of Redis takes it for the end of its own time-out: the scheduler would not end."""
+    monkeypatch.setattr(parts, "AGAIN", 0.01)
+    told = []
+
+    async def loses() -> None:
+        while len(told) < 2:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                told.append("to end")
+
+    background = Background()
+    background.begin(loses())
+    await asyncio.sleep(0)
+    await background.close()
+    assert (told, background) == (["to end"] * 2, set())
