@@ -156,6 +156,24 @@ def test_many_are_resumed_and_many_killed_after_asking(site, open_as):
     assert {command.note for command in killed} == {"the node goes down"}
 
 
+def test_what_is_selected_while_others_are_acted_on_stays_selected(site, open_as):
+    card, ann = rows.gpu(), person("ann")
+    for number in range(2):
+        rows.container(f"job-{number}", ann, card, paused_at=rows.ago(9))
+    page = open_as("ann")
+    held: list[Route] = []
+    page.route("**/containers/act/", lambda route: held.append(route))
+    with answering(obey):
+        page.get_by_label("Select job-0").check()
+        with page.expect_request("**/containers/act/"):
+            page.locator("#bulk").get_by_role("button", name="Resume").click()
+        page.get_by_label("Select job-1").check()
+        held[0].continue_()
+        expect(page.locator(".toast.good")).to_contain_text("resumed")
+        expect(page.get_by_label("Select job-0")).not_to_be_checked()
+        expect(page.get_by_label("Select job-1")).to_be_checked()
+
+
 def test_some_of_many_are_refused_and_it_says_which_way(site, open_as):
     card = rows.gpu()
     rows.container("mine", person("ann"), card)

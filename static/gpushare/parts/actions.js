@@ -171,7 +171,7 @@ async function many(button) {
     .ajax("POST", button.dataset.url, { target: toasts, swap: "beforeend", values: { ...values, id: ids, action } })
     .catch(() => {});
   sign.remove();
-  document.dispatchEvent(new Event("acted"));
+  document.dispatchEvent(new CustomEvent("acted", { detail: ids }));
   button.disabled = false;
   button.removeAttribute("aria-busy");
 }

@@ -153,9 +153,10 @@ if (rows) {
     showPicked();
   });
 
-  document.addEventListener("acted", () => {
-    picked.clear();
-    for (const box of rows.querySelectorAll('input[name="id"]:checked')) box.checked = false;
+  // Those are done with; what was selected meanwhile is not.
+  document.addEventListener("acted", ({ detail: ids }) => {
+    for (const id of ids) picked.delete(id);
+    for (const box of rows.querySelectorAll('input[name="id"]:checked')) box.checked = picked.has(box.value);
     showPicked();
   });
 
