@@ -88,10 +88,10 @@ class Habits:
     def learn(self, now: Look) -> None:
         """While it is idle on its cards: whatever it does, it does without computing."""
         self.note(now)
-        for thread, (place, _) in now.waits.items():
+        for thread in now.threads:  # also those that run: where one waits first once the memory is out, it never was
             known = self.places.setdefault(thread, set())
-            if len(known) < PLACES:
-                known.add(place)
+            if thread in now.waits and len(known) < PLACES:
+                known.add(now.waits[thread][0])
 
 
 class Activity:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.core.events import ActivityDetected
-from scheduler.monitors.activity import Activity
+from scheduler.monitors.activity import Activity, Habits, Look
 
 
 @pytest.fixture
@@ -56,3 +56,13 @@ async def test_whom_a_person_paused_is_not_brought_back_before_it_is_frozen(
         pass
     await activity.look()
     assert told == []
+
+
+def test_who_ran_at_every_look_while_idle_stirs_when_it_blocks() -> None:
+    """One that polls may run whenever it is looked at. Where it is first seen to wait is then no place of idleness."""
+    runs = Look(0.0, {2: (("poll", "0x3", "0x7f00"), 1)}, frozenset({1, 2}))
+    blocked = Look(0.0, {**runs.waits, 1: (("futex", "0x7f10", "0x7f20"), 5)}, runs.threads)
+    habits = Habits(runs)
+    habits.learn(runs)
+    habits.skip(runs)
+    assert [habits.note(blocked) for _ in range(5)] == [False, False, False, True, True]
