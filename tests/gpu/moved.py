@@ -62,7 +62,7 @@ SIZES: dict[str, tuple[str, ...]] = {"huge": (), "small": ("small",)}  # of page
 FASTER = 1.4
 BOTH_FIT = 16  # GiB: with what is larger, a card has no room for one in the appliance and one outside at once
 SLOWER = 1.15  # times what the bare calls take
-SLOWEST, BEGINS = 0.35, 20.0  # seconds out and in, of a GiB and of a start: to see what there is time for
+SLOWEST, BEGINS = 0.2, 20.0  # seconds out and in, of a GiB and of a start: to see what there is time for
 ENVIRONMENT = NO_MULTICAST | {"PYTHONPATH": host_image.PATHS, "CPUS": host_image.CPUS, "USER": "root", "HOME": "/tmp"}
 PART = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # of the memory that JAX sees: in a container, its quota
 
