@@ -77,12 +77,12 @@ def standing(container: dict[str, Any]) -> str:
 
 def follow(appliance: Appliance, identity: str, seconds: float) -> dict[str, Any]:
     """Returns the container once it has ended, by itself or by us after so many seconds."""
-    told, over = "", time.monotonic() + seconds
+    shown, over = "", time.monotonic() + seconds
     while True:
         container = appliance.container(identity)
-        if (now := standing(container)) != told:
+        if (now := standing(container)) != shown:
             print(f"{time.strftime('%H:%M:%S')} {container['name']} is {now}", flush=True)
-            told = now
+            shown = now
         if container["finished_at"] is not None:
             return container
         if time.monotonic() > over:

@@ -11,7 +11,7 @@
  *             nobody else is given them until both are equal
  *   granted   the scheduler: the sum of what it has granted by message
  *   accepted  the process: the sum of what it has heard of that; granted - accepted is on its way, or was lost with
- *             a connection, and is told again on the next
+ *             a connection, and is sent again on the next
  *   measured  the scheduler: what the card shows beyond what the process has charged itself
  *
  *   used  = taken + granted + measured

@@ -14,13 +14,13 @@
  *   RELEASED  slot: headroom has grown while the slot's pressure flag was set; a hint, no answer
  *   PHYSICAL  slot, bytes: the card had no memory although the lease had; a report, no answer
  *
- * What was granted on a connection that broke and was not heard of (the page tells) is told again when the
+ * What was granted on a connection that broke and was not heard of (the page tells) is sent again when the
  * process asks again: the process reads what has arrived before it connects anew, and asks anew for what it has not
  * been given.
  *
  * A process passes no file descriptor: a scheduler finds the page of a process that it does not know through /proc.
  *
- * A NEED is answered when it can be; any number may be open on one connection, told apart by `serial`. A connection
+ * A NEED is answered when it can be; any number may be open on one connection, distinguished by `serial`. A connection
  * that breaks any rule above is closed; the process's lease stays its own until the process ends.
  */
 #ifndef GPUSHARE_WIRE_H

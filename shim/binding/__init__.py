@@ -23,7 +23,7 @@ FRAME_SIZE: int = _ffi.sizeof("struct wire_frame")
 
 
 class Type(IntEnum):
-    """What a frame is; who sends it and when is told in wire.h."""
+    """What a frame is; wire.h says who sends it and when."""
 
     HELLO = _lib.WIRE_HELLO
     WELCOME = _lib.WIRE_WELCOME

@@ -9,7 +9,7 @@ _WORD = 2**64 - 1  # a program may have written anything where the scheduler add
 
 
 class Slot:
-    """One GPU's part of a lease page, from the scheduler's side. What each number means is told in lease.h."""
+    """One GPU's part of a lease page, from the scheduler's side. lease.h says what each number means."""
 
     __slots__ = ("_page", "_raw")
 

@@ -39,7 +39,7 @@ static uint64_t ask(struct pool *pool) {
 }
 
 /* Brings the charge to what is reserved; `finished` of what was pending is no longer so. It stays above that for growth
- * which is pending: whether that has happened already is not to be told. False: the lease has too little for what is on
+ * which is pending: whether that has happened already is not known. False: the lease has too little for what is on
  * the card. */
 __attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t finished) {
     uint64_t surplus = 0;

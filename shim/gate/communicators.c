@@ -20,7 +20,7 @@ static struct rank {
     uint16_t *pairs; /* by peer, sends and receives: the entry + 1; as large as `ranks` was when it was made */
 } ranks[RANKS];
 
-/* Those whose handle NCCL has not told yet, in the order in which they were made; and those of this thread's group. */
+/* Those without a handle of NCCL's yet, in the order in which they were made; and those of this thread's group. */
 static struct expected {
     struct expected *next;
     struct newcomer newcomer;
@@ -171,7 +171,7 @@ void communicators_group_ended(int result) {
     }
 }
 
-/* A handle that nobody has told us: one that was expected, or of a communicator whose making was not seen. */
+/* An unknown handle: one that was expected, or of a communicator whose making was not seen. */
 __attribute__((cold, noinline)) static struct rank *meet(struct gate *gate, ncclComm_t comm) {
     struct newcomer newcomer = {.entry = -1}, seen;
     ask_nccl(&newcomer, comm);

@@ -1,4 +1,4 @@
-/* What a program is told about the card: the quota as its size, the claim as what is free. */
+/* What a program sees of the card: the quota as its size, the claim as what is free. */
 #include "charging/charge.h"
 #include "client.h"
 #include "charging/devices.h"

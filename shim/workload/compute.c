@@ -88,17 +88,17 @@ static void in_bursts(const struct options *options, struct flight *flight, stru
 }
 
 static void without_pause(struct flight *flight, struct unit *unit, double begun, double end) {
-    uint64_t told = 0;
+    uint64_t printed = 0;
     double next = begun + 1;
     for (double at = begun; at < end; at = now()) {
         give(flight, unit);
         if (at < next) continue;
-        say("computed %llu units", (unsigned long long)(flight->landed - told));
-        told = flight->landed;
+        say("computed %llu units", (unsigned long long)(flight->landed - printed));
+        printed = flight->landed;
         while (next <= at) next += 1; /* held up for seconds, it tells them in one */
     }
     land(flight);
-    say("computed %llu units", (unsigned long long)(flight->landed - told));
+    say("computed %llu units", (unsigned long long)(flight->landed - printed));
 }
 
 void compute(const struct options *options, void *kernel) {

@@ -1,11 +1,11 @@
 // Runs before the first paint: a chosen theme never flashes the other one, and times are written in the reader's zone.
 {
   const { timeZone } = Intl.DateTimeFormat().resolvedOptions();
-  const told = () => /(?:^|; )zone=([^;]*)/.exec(document.cookie)?.[1] ?? "UTC";
-  if (told() !== timeZone) {
+  const cookieZone = () => /(?:^|; )zone=([^;]*)/.exec(document.cookie)?.[1] ?? "UTC";
+  if (cookieZone() !== timeZone) {
     // biome-ignore lint/suspicious/noDocumentCookie: the Cookie Store API needs TLS
     document.cookie = `zone=${timeZone}; path=/; max-age=31536000; samesite=lax`;
-    if (told() === timeZone) location.reload(); // this page was written in another zone
+    if (cookieZone() === timeZone) location.reload(); // this page was written in another zone
   }
 }
 {

@@ -104,7 +104,7 @@ class Appliance:
 
 
 def _refusal(answer: httpx.Response) -> tuple[str, str]:
-    """What a person is told, and the code: some answers come from a proxy before the appliance, and are no JSON."""
+    """The message for a person, and the code: some answers come from a proxy before the appliance, and are no JSON."""
     try:
         error = answer.json()["error"]
         return str(error["message"]), str(error["code"])

@@ -1,6 +1,6 @@
 """The spawner: a notebook is a container of the appliance. It talks REST and nothing else.
 
-It is told where the appliance is and who may launch for others, and what people may choose:
+It knows where the appliance is and who may launch for others, and what people may choose:
 
     c.GpushareSpawner.appliance_url = "http://127.0.0.1:8000"
     c.GpushareSpawner.appliance_token = …          # or GPUSHARE_TOKEN in the hub's environment
@@ -52,7 +52,7 @@ class GpushareSpawner(Spawner):
 
     container = ""  # its id on the appliance
     _port = 0
-    _told = "The GPU appliance is asked for a container."
+    _status = "The GPU appliance is asked for a container."
 
     @default("appliance_url")
     def _default_url(self) -> str:
@@ -147,11 +147,11 @@ class GpushareSpawner(Spawner):
         body["env"] = {**body.get("env", {}), **self.get_env()}
         if published:
             body["ports"] = [f"{self._port}:{self._port}"]
-        self._told = "The GPU appliance is asked for a container."
+        self._status = "The GPU appliance is asked for a container."
         answer = await appliance.launch(body, key=secrets.token_hex(16))
         while "state" not in answer:  # it fetches the image, for example
             command = await appliance.command(answer["command"])
-            self._told = command["message"] or "The container is made."
+            self._status = command["message"] or "The container is made."
             self.container = command["container"] or ""  # so that a stop finds it
             if command["outcome"] == "refused":
                 raise Refused(command["message"], command["code"], command["status"] or 409)
@@ -176,15 +176,15 @@ class GpushareSpawner(Spawner):
                 container = await appliance.container(self.container)
                 away = 0.0
             except Away as error:
-                self._told, away = str(error), away + LOOK_EVERY
+                self._status, away = str(error), away + LOOK_EVERY
                 if away > AWAY_FOR:
                     raise
             else:
-                self._told = standing(container)
+                self._status = standing(container)
                 if is_over(container):
                     raise CannotStart(await self._why(appliance, container))
             await asyncio.sleep(LOOK_EVERY)
-        self._told = "The notebook server answers."
+        self._status = "The notebook server answers."
 
     async def _why(self, appliance: Appliance, container: Mapping[str, Any]) -> str:
         said = container["reason"] or f"its exit code is {container['exit_code']}"
@@ -196,8 +196,8 @@ class GpushareSpawner(Spawner):
         """What is new, as it comes."""
         said, step = "", 0
         while True:
-            if self._told != said:
-                said, step = self._told, step + 1
+            if self._status != said:
+                said, step = self._status, step + 1
                 yield {"progress": 100 - 90 // step, "message": said}
             await asyncio.sleep(LOOK_EVERY / 2)
 

@@ -16,7 +16,7 @@ static uint64_t key_of(const ncclUniqueId *ids, unsigned count) {
     return key | 1;
 }
 
-/* As NCCL does, unless it is told not to: memory for the other ranks, which a checkpoint cannot bring back. */
+/* As NCCL does, unless configured not to: memory for the other ranks, which a checkpoint cannot bring back. */
 static void share_memory(void) {
     static const char *const off[] = {"NCCL_P2P_DISABLE=1", "NCCL_CUMEM_ENABLE=0", "NCCL_CUMEM_HOST_ENABLE=0"};
     unsigned found = 0;

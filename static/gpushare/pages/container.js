@@ -26,7 +26,7 @@ function show(container) {
   showHost(field("host"), container);
   for (const name of ["reason", "not_restored", "cannot_move"]) {
     put(field(name), container[name]);
-    field(name).hidden = !container[name] || (name === "reason" && container.finished_at !== null); // told with its end
+    field(name).hidden = !container[name] || (name === "reason" && container.finished_at !== null); // shown with its end
   }
   showWaiting(container);
   if (container.finished_at) {
@@ -48,7 +48,7 @@ function show(container) {
 }
 
 function showWaiting(container) {
-  if (!container) return; // not told yet: what the server wrote stands
+  if (!container) return; // not reported yet: what the server wrote stands
   const since = container.suspended_since;
   const out = container.swapped ? t("swapped", { size: size(container.swapped) }) : "";
   put(
@@ -78,9 +78,9 @@ let overhead = article.dataset.overhead; // of its contexts, in bytes; empty whi
 function renewHeld({ gpus }) {
   const claims = Object.values(gpus);
   const holds = claims.some(({ used }) => used > 0);
-  const told = holds ? String(claims.reduce((sum, claim) => sum + claim.overhead, 0)) : "";
-  if (told === overhead) return;
-  overhead = told;
+  const total = holds ? String(claims.reduce((sum, claim) => sum + claim.overhead, 0)) : "";
+  if (total === overhead) return;
+  overhead = total;
   renew();
   setTimeout(renew, SAMPLED);
 }

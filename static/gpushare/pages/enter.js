@@ -4,7 +4,7 @@ if (key) {
   history.replaceState(null, "", location.pathname);
   const form = document.getElementById("enter");
   form.elements.key.value = key;
-  const told = document.getElementById("entering");
-  if (told) told.textContent = "Signing in …";
+  const status = document.getElementById("entering");
+  if (status) status.textContent = "Signing in …";
   form.submit();
 }

@@ -73,12 +73,12 @@ function askLater() {
     forecast(asking.signal);
   }, 350);
 }
-/** {} if nothing can be told; null if something else was asked for meanwhile: a late answer is to another question. */
+/** {} if nothing is known; null if something else was asked for meanwhile: a late answer is to another question. */
 const ask = (address, signal, options) =>
   fetch(address, { ...options, signal })
     .then((answer) => answer.json())
     .catch(() => ({}))
-    .then((told) => atRest().then(() => (signal.aborted ? null : told)));
+    .then((foreseen) => atRest().then(() => (signal.aborted ? null : foreseen)));
 async function suggest(signal) {
   const place = document.getElementById("suggestion");
   const address = new URL(form.dataset.suggestion, location.href);
@@ -102,21 +102,21 @@ async function forecast(signal) {
   for (const name of ["gpu_memory", "gpu_count", "gpus", "node", "constraints", "csrfmiddlewaretoken"]) {
     for (const one of new FormData(form).getAll(name)) asked.append(name, one);
   }
-  const told = await ask(form.dataset.forecast, signal, { method: "POST", body: asked });
-  if (!told) return;
-  place.textContent = told.text ?? "";
-  place.classList.toggle("error", Boolean(told.bad));
-  if (told.again) setTimeout(() => signal.aborted || forecast(signal), AGAIN);
+  const foreseen = await ask(form.dataset.forecast, signal, { method: "POST", body: asked });
+  if (!foreseen) return;
+  place.textContent = foreseen.text ?? "";
+  place.classList.toggle("error", Boolean(foreseen.bad));
+  if (foreseen.again) setTimeout(() => signal.aborted || forecast(signal), AGAIN);
 }
 /** What was wrong with a field was wrong with what stood there. */
 function forgetError(field) {
   if (field.getAttribute("aria-invalid") !== "true") return;
   field.removeAttribute("aria-invalid");
   field.closest(".field")?.classList.remove("wrong");
-  const told = document.getElementById(field.getAttribute("aria-describedby"));
-  told.removeAttribute("role");
-  told.className = "hint";
-  told.textContent = told.dataset.hint;
+  const hint = document.getElementById(field.getAttribute("aria-describedby"));
+  hint.removeAttribute("role");
+  hint.className = "hint";
+  hint.textContent = hint.dataset.hint;
 }
 form.addEventListener("input", ({ target }) => {
   forgetError(target);
@@ -137,14 +137,14 @@ const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace
 
 async function asCommand(kind) {
   const answer = await fetch(form.dataset.body, { method: "POST", body: new FormData(form) });
-  const told = await answer.json();
-  if (!answer.ok) return told.error.message;
-  if (kind === "cli") return told.cli;
+  const body = await answer.json();
+  if (!answer.ok) return body.error.message;
+  if (kind === "cli") return body.cli;
   return [
     `curl -X POST ${location.origin}/api/v1/containers/`,
     '-H "Authorization: Token $GPUSHARE_TOKEN"',
     "-H 'Content-Type: application/json'",
-    `-d ${quote(JSON.stringify(told.body))}`,
+    `-d ${quote(JSON.stringify(body.body))}`,
   ].join(" \\\n  ");
 }
 

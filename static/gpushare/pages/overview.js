@@ -14,7 +14,7 @@ const $ = (id) => document.getElementById(id);
 // To a hundredth of a per cent, less than a tenth of a pixel: what nobody can see is not drawn again.
 const share = (bytes, total) => `${total ? Math.max(0, Math.round((1e4 * bytes) / total)) / 100 : 0}%`;
 const maySetCompute = "maySetCompute" in $("gpus").dataset;
-const SOMETIMES = new Set(["idle", "reserved", "outside"]); // told where there are some
+const SOMETIMES = new Set(["idle", "reserved", "outside"]); // shown where there are some
 const NAMED = 16; // in a legend, the biggest by name and first: a few are seen; the table has them all
 
 /**
@@ -114,13 +114,13 @@ function showCard(card, [uuid, gpu]) {
 
 /** "4 GiB held + 0.5 GiB free + 0.5 GiB unavailable = 5 GiB": so much is the card. What may be missing is shown if it is there. */
 function showSum(line, total, bytes) {
-  const told = sum(Object.values(bytes), total);
+  const shown = sum(Object.values(bytes), total);
   const [held, ...others] = Object.keys(bytes)
-    .map((key, index) => ({ key, size: told.parts[index] }))
+    .map((key, index) => ({ key, size: shown.parts[index] }))
     .filter(({ key }) => bytes[key] || !SOMETIMES.has(key));
   put(line.firstElementChild, held.size);
   const more = others.map(({ key, size }) => t(`sum_${key}`, { size })).join(" + ");
-  put(line.lastElementChild, ` ${t("sum", { more, total: told.total })}`);
+  put(line.lastElementChild, ` ${t("sum", { more, total: shown.total })}`);
 }
 
 /** How containers that compute share the card; for admins a button that changes it. */

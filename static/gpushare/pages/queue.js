@@ -1,11 +1,11 @@
-// The queue's own page: another order is tried out first, told in words, and only then asked for.
+// The queue's own page: another order is tried out first, described in words, and only then asked for.
 import { make, t } from "../parts/format.js";
 import { put } from "../parts/keyed.js";
 import { live } from "../parts/live.js";
 import { showWaiting, waiting, withoutNode } from "../parts/waiting.js";
 
 const list = document.getElementById("queue");
-const SHOWN = 200; // the foremost; with hundreds of nodes thousands may wait, and each is told anew at each change
+const SHOWN = 200; // the foremost; with hundreds of nodes thousands may wait, and each is sent anew at each change
 const more = document.getElementById("queue-more");
 const sortable = "sortable" in list.dataset;
 let order = null; // ids as somebody would have them; null while nobody has moved anything

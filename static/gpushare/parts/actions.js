@@ -35,14 +35,14 @@ export function ask({ title, text, yes, danger = false, note = true, names = [] 
 }
 
 export function toast(kind, message) {
-  const told = make(
+  const box = make(
     "div",
     { class: `toast ${kind}` },
     make("p", {}, message),
     make("button", { type: "button", class: "quiet icon", "data-close": true, "aria-label": t("close") }, "×"),
   );
-  toasts.append(told);
-  return told;
+  toasts.append(box);
+  return box;
 }
 
 /** Posts one action on one container, "queue" or "gpus/…"; the server answers with a toast. */
@@ -53,7 +53,7 @@ export async function act(action, id, values = {}) {
   try {
     await htmx.ajax("POST", url.pathname, { target: toasts, swap: "beforeend", values });
   } catch {
-    /* told by htmx:sendError */
+    /* shown by htmx:sendError */
   }
 }
 

@@ -7,9 +7,9 @@ import { put } from "./keyed.js";
 const EVERY = 5000; // a life over a few hundred pixels needs no point each second
 
 export function showComputing(container) {
-  const told = document.querySelector('[data-field="no_turns"]');
-  put(told, container.no_turns);
-  told.hidden = !container.no_turns;
+  const reason = document.querySelector('[data-field="no_turns"]');
+  put(reason, container.no_turns);
+  reason.hidden = !container.no_turns;
   for (const row of document.querySelectorAll("#computing tr[data-card]")) {
     const claim = container.gpus[row.dataset.card] ?? {};
     for (const cell of row.querySelectorAll("[data-part]")) {

@@ -38,7 +38,7 @@ export function showState(around, chip, container) {
 export function showBand(band, parts, words = "computed") {
   band.hidden = parts.length === 0 || parts.every(({ part }) => part === null);
   const shown = parts.filter(({ part }) => part > 0.001);
-  const told = ({ name, part }) => t("computed_by", { name, part: Math.round(100 * part) });
+  const caption = ({ name, part }) => t("computed_by", { name, part: Math.round(100 * part) });
   keyed(
     band,
     shown,
@@ -47,10 +47,10 @@ export function showBand(band, parts, words = "computed") {
     (element, entry) => {
       element.style.width = `${100 * Math.min(1, entry.part)}%`;
       element.dataset.mark = mark(entry.colour);
-      element.title = told(entry);
+      element.title = caption(entry);
     },
   );
-  const label = t(words, { who: shown.map(told).join(", ") || t("computed_none") });
+  const label = t(words, { who: shown.map(caption).join(", ") || t("computed_none") });
   if (band.getAttribute("aria-label") !== label) band.setAttribute("aria-label", label);
 }
 

@@ -6,9 +6,9 @@ import { put } from "./keyed.js";
 const EVERY = 5000;
 
 export function showHost(place, { cpus_used: cpus, memory_used: memory }) {
-  const told =
+  const text =
     memory === null ? t("not_known") : t("host_used", { cpus: (cpus ?? 0).toFixed(1), memory: size(memory) });
-  put(place, told);
+  put(place, text);
 }
 
 /** `past`: {times, cpus, memory}; `container()`: its live record while that is fresh. */

@@ -10,7 +10,7 @@ const SILENCE = 6000; // the server says something every two seconds
 const ANSWERED = 30000; // by then a page that was asked for is there
 const RETRY = [250, 500, 1000, 2000, 4000];
 
-/** Fields that changed; null for a record that is gone. What a container has of its GPUs is told in the same way. */
+/** Fields that changed; null for a record that is gone. What a container has of its GPUs is sent in the same way. */
 function merge(records, changes) {
   for (const [key, change] of Object.entries(changes)) {
     const old = records[key];

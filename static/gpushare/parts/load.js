@@ -5,10 +5,10 @@ const known = (value) => value !== null && value !== undefined;
 
 /** Per cent, the mean over those of its GPUs that tell; null where none does. */
 export function busy(container) {
-  const told = Object.values(container.gpus)
+  const loads = Object.values(container.gpus)
     .map((claim) => claim.utilisation)
     .filter(known);
-  return told.length ? Math.round(told.reduce((sum, value) => sum + value, 0) / told.length) : null;
+  return loads.length ? Math.round(loads.reduce((sum, value) => sum + value, 0) / loads.length) : null;
 }
 
 export const load = (container) =>

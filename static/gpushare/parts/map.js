@@ -18,8 +18,8 @@ export class CardMap {
   #nodes = [];
   #size = SIZES[0];
 
-  /** `chosen(name)` is told which node was clicked; `told(node, card)` says in words what is under the pointer. */
-  constructor(canvas, { chosen, told }) {
+  /** `chosen(name)` is called with the node that was clicked; `describe(node, card)` is the text at the pointer. */
+  constructor(canvas, { chosen, describe }) {
     this.canvas = canvas;
     canvas.addEventListener("click", (event) => {
       const found = this.#at(event);
@@ -27,7 +27,7 @@ export class CardMap {
     });
     canvas.addEventListener("pointermove", (event) => {
       const found = this.#at(event);
-      canvas.title = found ? told(found.node, found.card) : "";
+      canvas.title = found ? describe(found.node, found.card) : "";
       canvas.style.cursor = found ? "pointer" : "";
     });
     new ResizeObserver(() => this.draw()).observe(canvas.parentElement);

@@ -7,7 +7,7 @@ import { live } from "./live.js";
 
 const { me, role, base } = document.body.dataset;
 const title = document.title;
-const MANY = 5; // notifications at once; a storm is told by the title
+const MANY = 5; // notifications at once; a storm is shown in the title
 const SOON = [2000, 8000]; // ms after one of my containers changed: by then the server has looked
 let known = null; // what needed me when I last looked; null: not yet looked
 let timers = [];
@@ -49,7 +49,7 @@ function look() {
   known = new Set(items.map(([key]) => key));
 }
 
-/** What happened to my containers since this computer was last told. */
+/** What happened to my containers since this computer last heard of any. */
 async function fetchNotices() {
   if (!wanted()) return;
   const answer = await fetch(`${base}api/v1/me/notices/?page=last&after=${Number(kept("notify-seen") ?? 0)}`);

@@ -45,10 +45,10 @@ function begin() {
     const button = event.target.closest("button[data-node]");
     if (button) choose(button.dataset.node);
   });
-  return new CardMap($("node-map"), { chosen: choose, told });
+  return new CardMap($("node-map"), { chosen: choose, describe });
 }
 
-function told(node, card) {
+function describe(node, card) {
   if (!card) return node.name;
   const [uuid, gpu] = card;
   const held = usedByCard().get(uuid) ?? 0;

@@ -11,7 +11,7 @@ for (const [number, panel] of document.querySelectorAll("main section[aria-label
 }
 const first = document.querySelector(".skip");
 first?.after(...links);
-/** What is hidden cannot be skipped to. Panels come and go with what the page is told: looked at when links are used. */
+/** What is hidden cannot be skipped to. Panels come and go with what the page is sent: looked at when links are used. */
 function offer() {
   for (const link of links) link.hidden = !document.querySelector(link.hash).checkVisibility();
 }

@@ -44,11 +44,11 @@ function where(container, under) {
   const some = awaited(container);
   const indices = some.length === 1 && some[0] === under ? [] : some.map(indexOf).filter(Number.isFinite);
   const node = Object.keys(live.state.nodes).length > 1 ? [container.node] : [];
-  const told = [...node, ...(indices.length ? [`GPU ${indices.join(", ")}`] : [])].join(" · ");
-  return told && `${told} · `;
+  const prefix = [...node, ...(indices.length ? [`GPU ${indices.join(", ")}`] : [])].join(" · ");
+  return prefix && `${prefix} · `;
 }
 
-/** `queue`: those to be shown; `whole`: all that wait, whose places are told; `under`: the GPU that the list is of. */
+/** `queue`: those to be shown; `whole`: all that wait, whose places are shown; `under`: the GPU that the list is of. */
 export function showWaiting(list, queue, { whole = queue, under = null, extra = () => [] } = {}) {
   const places = new Map(whole.map(([id], index) => [id, index + 1]));
   keyed(
@@ -75,8 +75,8 @@ export function showWaiting(list, queue, { whole = queue, under = null, extra = 
       const begun = container.suspended_since ?? container.created_at;
       since.dataset.since = begun;
       put(since, duration(now() - begun));
-      const told = where(container, under);
-      if (whose.firstChild.data !== told) whose.firstChild.data = told;
+      const prefix = where(container, under);
+      if (whose.firstChild.data !== prefix) whose.firstChild.data = prefix;
       whose.title = container.owner;
       put(why, local(container.queue_reason));
       why.title = why.textContent;
