@@ -5,7 +5,7 @@
     python -m benchmarks.before COMMIT bystander [TURNS [SECONDS]]            (root)
 
 The commit has a worktree and native parts of its own; both run with this Python and its packages. The trees take turns
-at being first. Told are the medians over the turns, and what counts: the medians of after / before within a turn.
+at being first. Shown are the medians over the turns, and what counts: the medians of after / before within a turn.
 
 `launch`: in each tree `docker_launch` with so many ROUNDS, and `write_path`. `network`: Docker's usual one.
 `web`: a launch, the lists over REST and the page (`web/answers.py`); how soon the dashboard of 200 containers and a day
@@ -58,7 +58,7 @@ BESIDE = {
 Measure = Callable[[Path], dict[str, float]]
 
 
-def told(tree: Path, words: Sequence[str], patterns: Mapping[str, str], **environment: str) -> dict[str, float]:
+def measured(tree: Path, words: Sequence[str], patterns: Mapping[str, str], **environment: str) -> dict[str, float]:
     """The figures that a program says of a tree."""
     said = subprocess.run(
         [sys.executable, *words], cwd=tree, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True,
@@ -76,9 +76,9 @@ def of_launch(address: str, rounds: int) -> Measure:
     def measure(tree: Path) -> dict[str, float]:
         engine = {"DOCKER_HOST": address}
         return {
-            **told(tree, ["-m", "benchmarks.docker_launch", str(rounds)], LAUNCH, **engine),
-            **told(tree, ["-m", "benchmarks.write_path", "2000", "10"], WRITES, **engine),
-            **told(tree, ["-m", "benchmarks.write_path", str(FLOOD_RATE), "2"], FLOOD, **engine),
+            **measured(tree, ["-m", "benchmarks.docker_launch", str(rounds)], LAUNCH, **engine),
+            **measured(tree, ["-m", "benchmarks.write_path", "2000", "10"], WRITES, **engine),
+            **measured(tree, ["-m", "benchmarks.write_path", str(FLOOD_RATE), "2"], FLOOD, **engine),
         }
 
     return measure
@@ -87,14 +87,14 @@ def of_launch(address: str, rounds: int) -> Measure:
 def of_web(tree: Path) -> dict[str, float]:
     package = "benchmarks.web" if (tree / "benchmarks" / "web").exists() else "benchmarks"
     return {
-        **told(tree, [str(ROOT / "benchmarks" / "web" / "answers.py")], ANSWERS),
-        **told(tree, ["-m", f"{package}.dashboard_load", "--runs", "3"], LOAD),
-        **told(tree, ["-m", f"{package}.dashboard_latency", "--changes", "30"], LATENCY),
+        **measured(tree, [str(ROOT / "benchmarks" / "web" / "answers.py")], ANSWERS),
+        **measured(tree, ["-m", f"{package}.dashboard_load", "--runs", "3"], LOAD),
+        **measured(tree, ["-m", f"{package}.dashboard_latency", "--changes", "30"], LATENCY),
     }
 
 
 def of_bystander(seconds: str) -> Measure:
-    return lambda tree: told(tree, [str(ROOT / "benchmarks" / "bystander.py"), seconds], BESIDE)
+    return lambda tree: measured(tree, [str(ROOT / "benchmarks" / "bystander.py"), seconds], BESIDE)
 
 
 def compare(before: Path, turns: int, measure: Measure) -> None:

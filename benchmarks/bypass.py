@@ -1,10 +1,10 @@
-"""Within what time a program that takes 80 % of a card past the shim is told, and ended.
+"""Within what time a program that takes 80 % of a card past the shim is reported, and ended.
 
     python -m benchmarks.bypass [TIMES] [GPUS]
 
 Each way past the shim, so many times (5), as local processes on a simulated card or on those of `nvidia`: from the
 moment in which the program has the memory, by its own word, to the appliance's event, and to the end of its container,
-by the appliance's records. The exit code is 1 if any was told later than 2 s or ended later than 3 s.
+by the appliance's records. The exit code is 1 if any was reported later than 2 s or ended later than 3 s.
 """
 
 import random
@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.live import GIB, Live, until
 from tests.support.past import Command, built, held_at, ways
 
-TOLD_WITHIN, ENDED_WITHIN = 2.0, 3.0  # seconds
+SHOWN_WITHIN, ENDED_WITHIN = 2.0, 3.0  # seconds
 
 
 def main(times: str = "5", gpus: str = "sim:1x5GiB") -> int:
@@ -29,18 +29,18 @@ def main(times: str = "5", gpus: str = "sim:1x5GiB") -> int:
         with live.scheduler("fair", GPUSHARE_BYPASS_ACTION="kill", GPUSHARE_LOG="ERROR"):
             for way, command in commands.items():
                 figures = [found for number in range(int(times)) if (found := _once(live, f"{way}-{number}", command))]
-                told, ended = ([each[column] for each in figures] for column in (0, 1))
+                shown, ended = ([each[column] for each in figures] for column in (0, 1))
                 if not figures:
                     print(f"{way:26}  is no way past it here", flush=True)
                     continue
-                late += [way] * (max(told) > TOLD_WITHIN or max(ended) > ENDED_WITHIN)
-                print(f"{way:26}  told {_figures(told)}   ended {_figures(ended)}   of {len(figures)}", flush=True)
-    print(f"too late: {', '.join(late)}" if late else f"all told within {TOLD_WITHIN} s, ended within {ENDED_WITHIN} s")
+                late += [way] * (max(shown) > SHOWN_WITHIN or max(ended) > ENDED_WITHIN)
+                print(f"{way:26}  shown {_figures(shown)}   ended {_figures(ended)}   of {len(figures)}", flush=True)
+    print(f"too late: {', '.join(late)}" if late else f"all within {SHOWN_WITHIN} s, ended within {ENDED_WITHIN} s")
     return len(late)
 
 
 def _once(live: Live, name: str, command: Command) -> tuple[float, float] | None:
-    """Seconds until it was told and until it had ended; None if it did not get past the shim."""
+    """Seconds until it was reported and until it had ended; None if it did not get past the shim."""
     from web.models import AllocationEvent, Gpu
 
     gpu = until(lambda: Gpu.objects.filter(foreign__lt=GIB // 16, present=True).first(), 60, "an empty card")

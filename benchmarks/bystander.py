@@ -4,7 +4,7 @@
     cd another/tree && python PATH/TO/benchmarks/bystander.py …                (as `python -m benchmarks.before` does)
 
 For each attack of tests/support/attacks.py a scheduler and a simulated card anew. One process asks for memory again and
-again, 2 ms apart, while eight other containers attack; at first while they do nothing. Told are the median, the 99th
+again, 2 ms apart, while eight other containers attack; at first while they do nothing. Shown are the median, the 99th
 percentile and the longest of its calls, and the longest that the scheduler's loop was late. The exit code is 1 if one
 of the 99th percentiles is above 20 ms, or an attack has ended by itself.
 

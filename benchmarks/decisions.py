@@ -3,7 +3,7 @@
     python -m benchmarks.decisions [CLIENTS] [QUESTIONS]
 
 Each client is a process that asks for more (NEED) as soon as it was answered; nobody has to wait for memory, so what
-is measured is the slow path alone: socket, decision, record, answer. Told are answers per second and how long one took.
+is measured is the slow path alone: socket, decision, record, answer. Shown are answers a second and how long one took.
 """
 
 import sys

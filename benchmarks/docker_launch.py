@@ -114,8 +114,8 @@ def compare(address: str, rounds: int) -> None:
     for name, column in (("at our engine", ours), ("over REST", rest)):
         more = statistics.median(b - a for a, b in zip(plain, column, strict=True))
         ratio = statistics.median(b / a for a, b in zip(plain, column, strict=True))
-        told = f"paired {more * 1e3:+.1f} ms, {100 * (ratio - 1):+.1f} %   (bar: +30 ms, +8 %)"
-        print(f"{name:<17} {statistics.median(column) * 1e3:7.1f} ms   {told}", flush=True)
+        paired = f"paired {more * 1e3:+.1f} ms, {100 * (ratio - 1):+.1f} %   (bar: +30 ms, +8 %)"
+        print(f"{name:<17} {statistics.median(column) * 1e3:7.1f} ms   {paired}", flush=True)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.takeover [PROCESSES] [CONTAINERS]
 
-So many processes hold memory in so many containers when the scheduler is killed (-9); another is started at once. Told:
+So many processes hold memory in so many containers when the scheduler is killed (-9); another starts at once. Shown:
 from its start to its first decision (an allocation beyond a lease is granted), the part of that which is the take-over
 itself (by its log), and the longest time without a decision, from before the kill.
 """
@@ -81,12 +81,12 @@ def main() -> None:
             until(lambda: len(asker.answered) > 100, 60, "the first answers")
             first.kill()
             first.wait()
-        begun, told = time.perf_counter(), live.home / "takeover.log"
-        with told.open("w") as log, live.scheduler("fair", GPUSHARE_LOG="INFO", stderr=log):
+        begun, output = time.perf_counter(), live.home / "takeover.log"
+        with output.open("w") as log, live.scheduler("fair", GPUSHARE_LOG="INFO", stderr=log):
             until(lambda: asker.answered[-1] > begun, 120, "an answer of the new scheduler")
             asker.stop.set()
             asker.join()
-        (took,) = re.findall(r"took over (\d+) processes in ([0-9.]+) s", told.read_text())
+        (took,) = re.findall(r"took over (\d+) processes in ([0-9.]+) s", output.read_text())
     answered = next(at for at in asker.answered if at > begun)
     silent = max(later - before for before, later in pairwise(asker.answered))
     print(

@@ -2,7 +2,7 @@
 
     python -m benchmarks.write_path [EVENTS_PER_SECOND] [SECONDS] [sqlite|postgres]
 
-Meanwhile a second process writes audit entries, as the web side does. Told are the events that were written, how far
+Meanwhile a second process writes audit entries, as the web side does. Shown are the events that were written, how far
 the store fell behind, what was refused, and by how much the scheduler's event loop was late, with and without the
 load: a decision is made in that loop. The bar: 2,000 a second for a minute, without one refusal.
 """

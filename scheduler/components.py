@@ -83,7 +83,7 @@ class Components:
             changed=self._changed,
             answered=lambda live: self.sessions.answered(live),
             restore=lambda container: self.swapping.swap_in(container),
-            preempt=lambda told: self.swapping.preempt(told),
+            preempt=lambda effect: self.swapping.preempt(effect),
             promised=lambda: self.planner.promised(),
             took=store.figures.decisions.note,
         ))  # fmt: skip
@@ -112,7 +112,7 @@ class Components:
         self.turns = TurnPlayer(
             self.card.turns, self.card.guardian,
             pids=lambda container: self.computing.pids(container),
-            report=lambda container, why: self.sharing.told(container, why),
+            report=lambda container, why: self.sharing.report(container, why),
             gates=lambda container: self.computing.gates(container),
         )  # fmt: skip
         self.ender = Terminator(shared, self.intents, self.turns)
@@ -197,7 +197,7 @@ class Components:
         late = round(self.watchdog.take_worst(), 3)
         self.store.node(
             seen_at=clock.now(), engine_error=self.engine.away[:500], late=late,
-            figures=self.store.figures.told(
+            figures=self.store.figures.as_dict(
                 **self.store.progress(), turns=self.turns.given, swap_memory=self.swapping.budget
             ),
         )  # fmt: skip
@@ -206,7 +206,7 @@ class Components:
 
     async def follow_engine(self) -> None:
         async for status in self.engine.changes():
-            self.containers.told(status)
+            self.containers.apply_status(status)
 
 
 def _sftp_in(home: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Figures of the scheduler's own work, counted where it happens and told with each sign of life.
+"""Figures of the scheduler's own work, counted where it happens and sent with each sign of life.
 
 All of them begin at 0 when the scheduler starts, as whoever scrapes counters expects. They are noted in the event
 loop's thread alone: a count costs less than a microsecond, and nothing is made of them there.
@@ -31,7 +31,7 @@ class Histogram:
         self._counts[bisect_left(self._bounds, seconds)] += 1
         self._sum += seconds
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {"bounds": list(self._bounds), "counts": list(self._counts), "sum": self._sum}
 
 
@@ -69,12 +69,12 @@ class Figures:
 
         return counted
 
-    def told(self, **more: Any) -> dict[str, Any]:
+    def as_dict(self, **more: Any) -> dict[str, Any]:
         """All of it as JSON takes it."""
         return {
-            "decisions": self.decisions.told(),
-            "lateness": self.lateness.told(),
-            "waits": self.waits.told(),
+            "decisions": self.decisions.as_dict(),
+            "lateness": self.lateness.as_dict(),
+            "waits": self.waits.as_dict(),
             "events": dict(self.events),
             "calls": dict(self.calls),
             "failures": [[name, why, count] for (name, why), count in self.failures.items()],

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 ONCE = float("inf")
 RESTART = 1.0  # seconds
-AGAIN = 10.0  # seconds in which what is told to end has put its things in order
+AGAIN = 10.0  # seconds in which a cancelled task has put its things in order
 
 PERIODS = {
     "waits": 0.1,  # the precision of max_wait_seconds
@@ -80,7 +80,7 @@ class Background(set[asyncio.Task[Any]]):
             _, tasks = await asyncio.wait(tasks, timeout=AGAIN)
             if tasks:
                 names = ", ".join(sorted(task.get_name() for task in tasks))
-                log.warning("not ended within %g s of being told to, told again: %s", AGAIN, names)
+                log.warning("not ended within %g s of being cancelled, cancelled again: %s", AGAIN, names)
 
 
 @asynccontextmanager

@@ -168,18 +168,18 @@ def folders(pid: int | str) -> Iterator[str]:
 
 def read(pid: int | str, name: str, at_most: int = LONGEST) -> bytes:
     """Up to `at_most` bytes of /proc/PID/`name`. Raises OSError, ProcessLookupError if the process has ended."""
-    told, failed = b"", ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/{name}")
+    content, failed = b"", ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/{name}")
     error: OSError | None = failed
     for folder in folders(pid):
         try:
-            told, error = _read(f"{folder}/{name}", at_most), None
+            content, error = _read(f"{folder}/{name}", at_most), None
         except OSError as why:
             if why.errno in EXHAUSTED:
                 raise
             error = why
     if error is not None:
         raise error
-    return told
+    return content
 
 
 def link(pid: int | str, name: str) -> str:

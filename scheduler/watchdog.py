@@ -1,4 +1,4 @@
-"""How late the loop is: each decision waits for whatever runs in it, so what runs too long is measured and told of.
+"""How late the loop is: each decision waits for whatever runs in it, so what runs too long is measured and logged.
 
 The loop notes the time every BEAT seconds. A thread looks at that note; when it has grown old, it writes down what the
 loop's thread is doing. The next beat tells how long that was, and how much of it the loop's thread was at work: the
@@ -20,9 +20,9 @@ from scheduler import clock
 log = logging.getLogger(__name__)
 
 BEAT = 0.02  # seconds
-LATE = 0.1  # seconds; from here on it is told of
+LATE = 0.1  # seconds; from here on it is logged
 ROOT = Path(__file__).resolve().parent.parent
-TOLD = 4  # lines of ours, the innermost
+LINES = 4  # lines of ours, the innermost
 AT_WORK = "decisions came %.2f s late (time %d): the scheduler was busy with %s"
 STOOD = (
     "decisions came %.2f s late (time %d), as this machine had no processor or disk free for the scheduler, in %s. Who "
@@ -40,7 +40,7 @@ class Watchdog:
         self._beat = clock.monotonic()
         self._worked = 0.0
         self._seen: str | None = None  # what ran when it was found late
-        self._told = 0
+        self._reported = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -69,8 +69,8 @@ class Watchdog:
         if late >= LATE:
             self.times_late += 1
             if self.times_late & (self.times_late - 1) == 0:  # more and more rarely
-                told = AT_WORK if worked >= late / 2 else STOOD
-                log.warning(told, late, self.times_late, self._seen or "what was over by then")
+                text = AT_WORK if worked >= late / 2 else STOOD
+                log.warning(text, late, self.times_late, self._seen or "what was over by then")
         self._note()
 
     def _watch(self, thread: int, stop: threading.Event) -> None:
@@ -95,7 +95,7 @@ def _frame_of(thread: int) -> FrameType | None:
 def _doing(frame: FrameType | None) -> str:
     """Our own functions in which a thread is, the innermost first."""
     ours: list[str] = []
-    while frame is not None and len(ours) < TOLD:
+    while frame is not None and len(ours) < LINES:
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(ROOT) and "site-packages" not in path.parts:
             ours.append(f"{frame.f_code.co_name} ({path.name}:{frame.f_lineno})")

@@ -98,11 +98,11 @@ IN_WORDS = {"GPUSHARE_HOME", "GPUSHARE_NODE", "GPUSHARE_DOCKER_HOST", "GPUSHARE_
 def documented() -> dict[str, str]:
     """Each setting's default, as the tables of docs/settings.md have it."""
     found = {}
-    for variables, told in re.findall(
+    for variables, default in re.findall(
         r"^\| (`[A-Z_`, ]+) \| (.*?) \|", (ROOT / "docs/settings.md").read_text(), re.MULTILINE
     ):
-        names, defaults = re.findall(r"`(\w+)`", variables), told.split(", ")
-        found.update(zip(names, defaults if len(defaults) == len(names) else [told] * len(names), strict=True))
+        names, defaults = re.findall(r"`(\w+)`", variables), default.split(", ")
+        found.update(zip(names, defaults if len(defaults) == len(names) else [default] * len(names), strict=True))
     return found
 
 
@@ -111,10 +111,10 @@ def values_of(names: set[str], home: Path, **environ: str) -> dict[str, str]:
     budgets = {name: f"settings.GPUSHARE_BUDGETS.{NAMES[name]}" for name in names if name in NAMES}
     shown = {name: ELSEWHERE.get(name, name) for name in names} | budgets
     reads = {name: what if "settings." in what else f"settings.{what}" for name, what in shown.items()}
-    told = ", ".join(f"{name!r}: str({what})" for name, what in reads.items())
+    items = ", ".join(f"{name!r}: str({what})" for name, what in reads.items())
     script = (
         "import json, django; from django.conf import settings; from web.sizes import format_size; "
-        f"print(json.dumps({{{told}}}))"
+        f"print(json.dumps({{{items}}}))"
     )
     bare = {name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_") and name not in names}
     done = subprocess.run(
@@ -126,9 +126,9 @@ def values_of(names: set[str], home: Path, **environ: str) -> dict[str, str]:
 
 
 def test_every_default_is_the_documented_one_and_an_empty_variable_is_as_good_as_none(tmp_path):
-    defaults = {name: told for name, told in documented().items() if name not in IN_WORDS}
+    defaults = {name: default for name, default in documented().items() if name not in IN_WORDS}
     values = {name: value.removesuffix(".0") for name, value in values_of(set(defaults), tmp_path).items()}
-    literal = {name: told.strip("`") for name, told in defaults.items() if told[:1] == "`" and told[1:-1] not in values}
+    literal = {name: it.strip("`") for name, it in defaults.items() if it[:1] == "`" and it[1:-1] not in values}
     assert {name: values[name] for name in literal} == literal
     assert {values[name] for name in defaults if name not in literal} <= {"", "[]", "{}", "None", "False"}
     empty = values_of(set(defaults), tmp_path, **dict.fromkeys(defaults, ""))
@@ -148,8 +148,8 @@ def test_redis_answers_a_listener_before_its_client_gives_up():
     """At the same moment, the listener failed every 5 s, and hints that came just then were up to a second late."""
     layer = "from django.conf import settings; print(settings.CHANNEL_LAYERS['default']['CONFIG']['hosts'][0])"
     environ = {**os.environ, "REDIS_URL": "redis://127.0.0.1:1", "DJANGO_SETTINGS_MODULE": "appliance.settings"}
-    told = subprocess.run([sys.executable, "-c", layer], cwd=ROOT, env=environ, capture_output=True, check=True)
-    assert ast.literal_eval(told.stdout.decode())["socket_timeout"] > RedisChannelLayer.brpop_timeout
+    result = subprocess.run([sys.executable, "-c", layer], cwd=ROOT, env=environ, capture_output=True, check=True)
+    assert ast.literal_eval(result.stdout.decode())["socket_timeout"] > RedisChannelLayer.brpop_timeout
 
 
 def test_a_home_that_others_could_read_is_closed_to_them_and_stays_open_to_the_group(tmp_path):

@@ -47,8 +47,8 @@ def test_start_on_a_locked_database_is_refused_in_a_sentence(tmp_path: Path, mon
             begin_with_tables(home / "gpushare.sqlite3")
             lock = stack.enter_context(contextlib.closing(sqlite3.connect(home / "gpushare.sqlite3")))
             lock.execute("BEGIN IMMEDIATE")
-        told = [starts.submit(refused, home, command, "database is locked") for command, home in homes.items()]
-        for each in told:
+        refusals = [starts.submit(refused, home, command, "database is locked") for command, home in homes.items()]
+        for each in refusals:
             each.result()
 
 

@@ -44,11 +44,11 @@ def _not_whole(text: str, number: str, power: int) -> str:
 
 def _too_small(text: str, size: int, least: int) -> str:
     """Who writes "4" rarely means four bytes."""
-    told = f"This has to be at least {format_size(least)}."
+    message = f"This has to be at least {format_size(least)}."
     if not size or not text.strip().isdecimal():
-        return told
+        return message
     unit = "GiB" if size < 256 else "MiB"
-    return f'{told} {size} without a unit is {size} bytes: did you mean "{size}{unit}"?'
+    return f'{message} {size} without a unit is {size} bytes: did you mean "{size}{unit}"?'
 
 
 def format_size(size: int) -> str:

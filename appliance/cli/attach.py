@@ -79,7 +79,7 @@ class Attachment:
         self.waited_before = 0.0  # seconds that it had been suspended before the wait that was reported
         self.silent_since: float | None = None
         self.asked_at = time.monotonic()  # when it was last looked whether it was refused memory
-        self.refusal_told = False
+        self.refusal_shown = False
 
     @property
     def name(self) -> str:
@@ -195,7 +195,7 @@ class Attachment:
             self._tell("back", "the appliance answers again")
         self._tell_waits()
         ended = self.container["finished_at"] is not None
-        if not self.refusal_told and (ended or time.monotonic() - self.asked_at > ASK):
+        if not self.refusal_shown and (ended or time.monotonic() - self.asked_at > ASK):
             self.asked_at = time.monotonic()
             with suppress(Problem):  # it is no more than a remark
                 self._tell_refusal()
@@ -240,7 +240,7 @@ class Attachment:
                 beyond = f"{size(event['bytes'])} beyond its quota of {size(quotas[event['gpu']])}"
                 larger = f"for more: {flag('gpu_memory')}"
                 self._tell("refused", f"{self.name} asked for {beyond} and was refused; {larger}")
-                self.refusal_told = True
+                self.refusal_shown = True
                 return
 
     def _pass_on(self) -> None:

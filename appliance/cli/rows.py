@@ -166,5 +166,5 @@ def stats_row(container: Json) -> tuple[str, ...]:
 
 def event_line(event: Json, now: datetime) -> str:
     bytes_ = size(event["bytes"]) if event["bytes"] else ""
-    told = (clock(event["at"], now), event["kind"], event["name"], event["owner"], bytes_, event["detail"])
-    return "  ".join(word for word in told if word)
+    words = (clock(event["at"], now), event["kind"], event["name"], event["owner"], bytes_, event["detail"])
+    return "  ".join(word for word in words if word)

@@ -166,7 +166,7 @@ def events(
     while True:
         for event in client.each("allocations/", ordering="at", page_size=PAGE, **asked, **{"from": begin}):
             if event["id"] > last:
-                show(event, as_json, lambda told: event_line(told, client.now()))
+                show(event, as_json, lambda row: event_line(row, client.now()))
                 begin, last = event["at"], event["id"]
         if not follow:
             return

@@ -107,4 +107,4 @@ def measure(lab: Lab, them: Schedulers, site: Site, shots: Path | None = None) -
                     page.evaluate(SEEN)
                     page.screenshot(path=shots / f"overview-{lab.size.nodes}-{width}-{theme}.png")
         browser.close()
-    them.told()
+    them.result()

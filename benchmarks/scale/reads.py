@@ -105,7 +105,7 @@ def lists(lab: Lab, them: Schedulers, site: Site) -> None:
             said = http.get(path, headers=headers)
             wrong = "" if said.status_code == 200 else f"  {said.status_code}"
             print(f"{path:46}{1e3 * took:8.0f}{len(said.content) / 1e3:9.0f}{wrong}", flush=True)
-    them.told()
+    them.result()
 
 
 def watchers(lab: Lab, them: Schedulers, site: Site, seconds: float) -> None:
@@ -138,7 +138,7 @@ def watchers(lab: Lab, them: Schedulers, site: Site, seconds: float) -> None:
         time.sleep(2)
         with Watch(lab, web=site.process.pid) as seen:
             count, size = asyncio.run(watch(time.monotonic() + seconds))
-        them.told()
+        them.result()
         cpu = {name: spent / seen.wall for name, spent in seen.cpu.items()}
         print(
             f"  {nodes:4} nodes busy: web {cpu['web']:.2f}, postgres {cpu['postgres']:.2f}, redis {cpu['redis']:.2f} "

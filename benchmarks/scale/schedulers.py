@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale.schedulers SIZE FIRST COUNT         (started by lab.py)
 
-Each node has its `Store`: a connection, a journal, and hints of its own. It is told what the rounds of a scheduler tell
+Each node has its `Store`: a connection, a journal, and hints of its own. It records what a scheduler's rounds report
 it: each second a sample and the shares of every container and card (`History`, `Shares`, `Measure`), a sign of life
 (`Worker._live`), every other second what containers use of the host (`Using`), and now and then what has changed
 between (`StatusPublisher`, `Records`, the broker). Orders are lines on stdin, each answered with a line of JSON:
@@ -82,7 +82,7 @@ class Host:
         progress = self.store.progress()
         self.store.node(
             seen_at=timezone.now(), engine_error="", late=round(self.random.random() / 100, 3),
-            figures=self.store.figures.told(**progress, turns=self.beats),
+            figures=self.store.figures.as_dict(**progress, turns=self.beats),
         )  # fmt: skip
 
     def alone(self) -> Iterator[None]:
@@ -91,7 +91,7 @@ class Host:
         yield
 
     def second(self) -> Iterator[None]:
-        """What is told within a second; yields after each of its steps."""
+        """What is recorded within a second; yields after each of its steps."""
         self.beats += 1
         for step in range(STEPS):
             if step == 0:
@@ -199,12 +199,12 @@ async def main() -> None:
             case ["live", nodes, seconds]:
                 await live(hosts, int(nodes), float(seconds))
         now = resource.getrusage(resource.RUSAGE_SELF)
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "wall": time.monotonic() - begun,
             "cpu": now.ru_utime + now.ru_stime - cpu.ru_utime - cpu.ru_stime,
             "events": written(hosts) - events,
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(fields), flush=True)
     for host in hosts:
         await host.store.close()
 

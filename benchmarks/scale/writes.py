@@ -27,7 +27,7 @@ class Schedulers:
             assert process.stdin
             print(*words, file=process.stdin, flush=True)
 
-    def told(self) -> dict[str, float]:
+    def result(self) -> dict[str, float]:
         """The sums of what each of them measured; `wall` is the longest."""
         found = []
         for process in self.all:
@@ -37,10 +37,10 @@ class Schedulers:
 
     def do(self, *words: object) -> dict[str, float]:
         self.tell(*words)
-        return self.told()
+        return self.result()
 
     def live(self, nodes: int, seconds: float) -> None:
-        """Of all nodes so many are played in whole. Returns at once: `told` waits."""
+        """Of all nodes so many are played in whole. Returns at once: `result` waits."""
         self.tell("live", nodes // len(self.all), seconds)
 
     def close(self) -> None:
@@ -73,10 +73,10 @@ def measure(lab: Lab, them: Schedulers, seconds: int) -> dict[str, Any]:
     wal, commits = lab.query("SELECT pg_current_wal_lsn()"), committed(lab)
     updates = updated(lab)
     with Watch(lab) as watch:
-        told = them.do("flood", seconds)
+        result = them.do("flood", seconds)
     found: dict[str, Any] = {
         "wall": watch.wall / seconds,
-        "hosts": told["cpu"] / seconds,
+        "hosts": result["cpu"] / seconds,
         **{name: cpu / seconds for name, cpu in watch.cpu.items()},
         "wal": float(lab.query("SELECT pg_current_wal_lsn() - %s::pg_lsn", wal)) / seconds,
         "commits": (committed(lab) - commits) / seconds,

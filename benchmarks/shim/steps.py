@@ -24,13 +24,13 @@ def count(program: Path, library: Path) -> dict[str, int]:
         grants = Grants(Path(folder), uuids, quota=2 << 30, extra=2 << 30)
         try:
             process = card.popen([str(program)], env={**grants.env(), "LD_PRELOAD": str(library)}, stdout=-1)
-            told, _ = process.communicate(timeout=300)
+            output, _ = process.communicate(timeout=300)
             if process.returncode:
                 raise SystemExit(process.returncode)
         finally:
             card.close()
             grants.close()
-    return {name: int(number) for name, number in (line.rsplit(" ", 1) for line in told.splitlines())}
+    return {name: int(number) for name, number in (line.rsplit(" ", 1) for line in output.splitlines())}
 
 
 def main(*libraries: str) -> None:

@@ -79,7 +79,7 @@ def play(
     later: float = LATER,
     counts: float = 0.0,
 ) -> Day:
-    """`tree`: by which what is due is counted; the arbiter is told of it where turns are by person. `until`: when it is
+    """`tree`: by which what is due is counted; the arbiter gets it where turns are by person. `until`: when it is
     broken off. `later`: seconds from one tick to the next while nothing happens. `counts`: from when on what people
     have is counted."""
     return _Lab(programs, cards, rule, turns, tree or Tree(), until, later, counts).play()

@@ -159,7 +159,7 @@ class _Host:
         self.live -= 1
         self._tell(ContainerEnded(self.now, str(number)))
 
-    def _leave(self, number: int, told: Relocate) -> None:
+    def _leave(self, number: int, effect: Relocate) -> None:
         run = self.runs[number]
         run.version += 1
         held = run.job.size if run.began >= 0 else 0
@@ -171,7 +171,7 @@ class _Host:
             self.week.moves += 1
         else:
             self.week.anew += 1
-        self.leaving = told
+        self.leaving = effect
         self._at(self.now + (takes(held, back=False, first=not run.moved) if held else 1.0), "out", number)
         run.moved = run.moved or held > 0
 

@@ -13,7 +13,7 @@ GIB = 2**30
 
 # GiB → seconds: the first time out, out again, the first time back, back again
 MEASURED = {4: (5.6, 2.9, 1.3, 1.3), 16: (9.6, 8.6, 3.3, 2.9), 40: (22.0, 20.0, 7.4, 6.9)}
-SPEEDS: dict[str, Any] = {"out": 2.0 * GIB, "back": 6.0 * GIB, "least": 1.0}  # what the arbiter is told of it
+SPEEDS: dict[str, Any] = {"out": 2.0 * GIB, "back": 6.0 * GIB, "least": 1.0}  # as the arbiter is given it
 
 
 def takes(size: int, *, back: bool, first: bool) -> float:

@@ -3,7 +3,7 @@
     python -m benchmarks.web.answers [ROUNDS]
     cd another/tree && python PATH/TO/benchmarks/web/answers.py [ROUNDS]       (as `python -m benchmarks.before` does)
 
-The quick start (process engine, simulated card) with 20 living containers. Told are medians over the rounds. It uses
+The quick start (process engine, simulated card) with 20 living containers. Shown are medians over the rounds. It uses
 what releases of this appliance have had for long, so that an older one can be asked as well.
 """
 

@@ -4,10 +4,10 @@ A whole appliance (real scheduler, two real processes, a simulated card) whose d
 200, of which a fifth change each second, as samples make them. One of the 50 watchers is Chromium with the real page;
 49 are WebSocket clients that read everything, since 50 Chromiums measure the machine and not the dashboard. A real
 container is paused and resumed again and again; from the time that the scheduler stamped on the change to the frame
-after the row has changed on the page is what is told, and where on the way the time goes: until the write is committed
+after the row has changed on the page is what is shown, and where on the way the time goes: until the write is committed
 (its hint is heard), until the feed has read and published it, until the page and a plain client have it, until the row
 has changed, until the frame after; and the processor time of it all. The same of a program that takes and frees memory
-inside its lease, which sends no message, from its own clock. Then nothing changes, and the page's own CPU is told.
+inside its lease, which sends no message, from its own clock. Then nothing changes, and the page's own CPU is shown.
 
     python -m benchmarks.web.dashboard_latency [--changes 60] [--watchers 49] [--containers 200] [--waiters 30]
 """
@@ -222,8 +222,8 @@ def changes(appliance: Appliance, page: Page, container: str, count: int, heard:
         action = "resume" if number % 2 else "pause"
         appliance.api("POST", f"containers/{container}/{action}/", {})
         page.wait_for_function("count => window.seen.length >= count", arg=number + 1, timeout=60_000)
-        told = appliance.api("GET", "commands/?page_size=1")["results"][0]
-        stamps.append(datetime.fromisoformat(told["done_at"]).timestamp())
+        command = appliance.api("GET", "commands/?page_size=1")["results"][0]
+        stamps.append(datetime.fromisoformat(command["done_at"]).timestamp())
     until(lambda: len(heard.changes) >= count)
     in_page, in_rows = page.evaluate("window.heard"), page.evaluate("window.seen")
     committed = [min(hint for hint in heard.hints if hint >= stamp) for stamp in stamps]
@@ -235,7 +235,7 @@ def changes(appliance: Appliance, page: Page, container: str, count: int, heard:
     ]
 
 
-def told(name: str, seconds: Sequence[float]) -> float:
+def report(name: str, seconds: Sequence[float]) -> float:
     """Prints median and p95; the latter, in seconds."""
     ordered = sorted(seconds)
     p95 = ordered[int(0.95 * len(ordered))]
@@ -247,8 +247,8 @@ def tell_stages(found: Sequence[Change]) -> None:
     stages = Change._fields[:-1]
     for before, after in pairwise(stages):
         words = f"  {before} → {after}".replace("_", " ")
-        told(words, [getattr(each, after) - getattr(each, before) for each in found])
-    told("  (published → in a plain client)", [each.in_a_plain_client - each.published for each in found])
+        report(words, [getattr(each, after) - getattr(each, before) for each in found])
+    report("  (published → in a plain client)", [each.in_a_plain_client - each.published for each in found])
 
 
 def spent(appliance: Appliance, page: Page) -> dict[str, float]:
@@ -269,9 +269,9 @@ def uses(appliance: Appliance, page: Page, container: str, count: int) -> list[f
     page.evaluate(WATCH_FIGURES, container)
     begun = time.time()
     page.wait_for_function("count => window.figures.length >= count", arg=count + 1, timeout=1000 * (20 + 3 * count))
-    told = [float(line) for line in log.read_text().split() if float(line) > begun]
+    uses_at = [float(line) for line in log.read_text().split() if float(line) > begun]
     seen = page.evaluate("window.figures")
-    return [min(at for at in seen if at > before) - before for before in told[:count]]
+    return [min(at for at in seen if at > before) - before for before in uses_at[:count]]
 
 
 def idle_cpu(page: Page, seconds: float = 10.0) -> float:
@@ -327,11 +327,11 @@ def main() -> int:
         stop.set()
     print(f"{given.containers} containers, {given.waiters} of them waiting, {given.watchers} WebSocket clients and "
           f"1 Chromium, {len(took)} changes, load {os.getloadavg()[0]:.1f}:")  # fmt: skip
-    p95 = told("change in the scheduler → pixels", [each.on_screen - each.decided for each in took])
+    p95 = report("change in the scheduler → pixels", [each.on_screen - each.decided for each in took])
     tell_stages(took)
     parts = ", ".join(f"{name} {1000 * (after[name] - before[name]) / len(took):.1f} ms" for name in after)
     print(f"  processor a change, with all else in its {1000 * lasted / len(took):.0f} ms: {parts}")
-    used95 = told("use inside a lease → pixels", used)
+    used95 = report("use inside a lease → pixels", used)
     print(f"the page's own CPU while nothing changes: {cpu * 100:.1f} % of one core")
     return 0 if p95 <= 0.08 and used95 <= 0.3 and cpu <= 0.02 else 1
 

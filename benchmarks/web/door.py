@@ -4,7 +4,7 @@
 
 A scheduler, `manage.py rundoor` and one container whose program is an HTTP server: of local processes, or with
 `--engine docker` (root, and a dockerd in PATH, of which it starts one of its own) in a container without a network.
-Told are processor time and memory of the door's process, and times as its clients see them. Processor time does not
+Shown are processor time and memory of the door's process, and times as its clients see them. Processor time does not
 count what else the host does; other times do, and the door's clients share the processors with it. What is known of
 decisions is what a well-behaved program notices (benchmarks/bystander.py), which comes before all of these.
 The exit code is 1 if a figure misses its bar.

@@ -1,4 +1,4 @@
-"""How late decisions come while web hooks are told that are down, slow and hang: python -m benchmarks.web.hooks
+"""How late decisions come while web hooks are sent to that are down, slow and hang: python -m benchmarks.web.hooks
 
 An appliance on the simulated card, five seconds without a receiver and five while messages wait for three of them, six
 times in turn: by how much later than asked the scheduler's loop wakes, and the ratio of the medians. Messages are sent

@@ -6,7 +6,7 @@
 
 The database holds 150 live containers, 50 of which wait, and 50 GPUs; each list is asked for 50 rows. Meanwhile a
 process of a live container asks for more memory fifty times a second, so that the database changes some sixteen times
-a second. Told are: the answers a second that one client gets, 32 of one person, and 32 of a person each; their median;
+a second. Shown are: the answers a second that one client gets, 32 of one person, and 32 of a person each; their median;
 what an answer took of the web process's CPU (which a neighbour on the machine changes less than the rate); how long the
 scheduler's took, how late its loop was. The bars: 6 ms alone; 32 clients get at least 200 a second, of one person or
 of a person each.
@@ -155,7 +155,7 @@ def p99(values: Sequence[float]) -> float:
     return statistics.quantiles(values, n=100)[98] if len(values) > 1 else 0.0
 
 
-def told(name: str, spans: list[tuple[float, float]], values: list[tuple[float, float]]) -> str:
+def figures_of(name: str, spans: list[tuple[float, float]], values: list[tuple[float, float]]) -> str:
     """Milliseconds, of what falls into these spans of time."""
     inside = [value for at, value in values if any(begin <= at <= end for begin, end in spans)]
     middle = statistics.median(inside) if inside else 0.0
@@ -199,7 +199,7 @@ def main() -> int:
         lateness = [(float(at), float(ms)) for at, ms in map(str.split, late.read_text().splitlines()[:-1])]
     print("\nthe scheduler meanwhile, in ms (median / p99 / longest):")
     for kind, those in spans.items():
-        decided, late_by = told("answers to NEED", those, answers), told("its loop late", those, lateness)
+        decided, late_by = figures_of("answers to NEED", those, answers), figures_of("its loop late", those, lateness)
         print(f"{kind:>22}: {decided};  {late_by}")
     return 0 if good else 1
 

@@ -94,8 +94,8 @@ def say_moved(store: Store, live: LiveContainer, kind: str, sizes: Mapping[str, 
     back = kind == "swapped_in"
     for gpu, moved in sizes.items():
         if moved:
-            live.told[gpu] = moved if back else 0
-            store.event(kind, live.id, gpu=gpu, size=moved, used_after=live.told[gpu], detail=detail)
+            live.reported[gpu] = moved if back else 0
+            store.event(kind, live.id, gpu=gpu, size=moved, used_after=live.reported[gpu], detail=detail)
     if back and not any(sizes.values()) and not live.card_move:
         store.event(kind, live.id, detail="Its processes that had GPU memory have ended.")
 

@@ -74,12 +74,12 @@ class Containers:
         launched = [live for live in self.all() if live.engine_id]
         statuses = {status.id: status for status in await self._engine.statuses()}
         for status in self._engine.drain():  # how one ended that is gone by now
-            self.told(status)
+            self.apply_status(status)
         for live in launched:
-            self.told(statuses.get(live.id) or Status(live.id, live.engine_id, Condition.GONE))
+            self.apply_status(statuses.get(live.id) or Status(live.id, live.engine_id, Condition.GONE))
         return list(statuses)
 
-    def told(self, status: Status) -> None:
+    def apply_status(self, status: Status) -> None:
         """By the engine, and only once: one that cannot be taken in waits for `reconcile`, and holds nobody up."""
         try:
             self.seen(status)

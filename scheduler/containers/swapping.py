@@ -165,7 +165,7 @@ class Swapping:
             try:
                 if live.is_held:
                     raise Problem("paused", "It was paused meanwhile.", 409)
-                await self._move_out(live, f'{GaveWay(move.why.value).told} "{name}".', move.why.value, name)
+                await self._move_out(live, f'{GaveWay(move.why.value).opening} "{name}".', move.why.value, name)
             except (Problem, OSError) as problem:
                 if not (live.finished or live.killed):
                     log.warning("container %s was not preempted: %s", live, problem)

@@ -63,7 +63,7 @@ class TakeOver:
             if not live.finished:
                 self._server.listen(live.id)
 
-    def _container(self, row: Container, engine_id: str, told: dict[str, int]) -> None:
+    def _container(self, row: Container, engine_id: str, reported: dict[str, int]) -> None:
         claims = [claim for claim in row.claims.all() if claim.gpu.uuid in self._gpus.cards]
         # A claim may be ahead of the core: a larger quota is promised first, and its command is still open. The row has
         # the quota that the core accepted. Only a pod's row has none, whose claims differ by card: its claims do not
@@ -82,11 +82,11 @@ class TakeOver:
         live.reason, live.clock_ahead = row.reason, row.clock_ahead
         live.peak = {claim.gpu.uuid: claim.peak for claim in claims}
         live.computed = {claim.gpu.uuid: (claim.had, claim.due, claim.held_back) for claim in claims}
-        live.told = told  # so that what came back while there was no scheduler is told, too
+        live.reported = reported  # so that what came back while there was no scheduler is reported, too
         live.suspended_before = row.suspended_seconds
         if row.suspended_since is not None:
             live.waited_since = live.suspended_since = self._store.monotonic(live.id, row.suspended_since)
-            live.wait_told = True
+            live.wait_recorded = True
         if refused := self._containers.admit(row, live, running=True):
             log.error("container %s gets no more memory, but can be killed: %s", live, refused.explanation)
             self._containers.keep_stray(live)

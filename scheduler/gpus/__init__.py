@@ -232,12 +232,12 @@ class Gpus:
                     used=_memory(handle).used,
                     processes=self._processes(uuid),
                     busy=self._busy(uuid),
-                    utilisation=_if_told(lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu, handle),
-                    temperature=_if_told(lambda h: pynvml.nvmlDeviceGetTemperature(h, 0), handle),
-                    power=_if_told(lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000, handle),
-                    ecc_errors=_if_told(_uncorrected, handle),
+                    utilisation=_if_known(lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu, handle),
+                    temperature=_if_known(lambda h: pynvml.nvmlDeviceGetTemperature(h, 0), handle),
+                    power=_if_known(lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000, handle),
+                    ecc_errors=_if_known(_uncorrected, handle),
                     xid=xids.get(uuid),
-                    remap_failed=bool(_if_told(lambda h: pynvml.nvmlDeviceGetRemappedRows(h)[3], handle)),
+                    remap_failed=bool(_if_known(lambda h: pynvml.nvmlDeviceGetRemappedRows(h)[3], handle)),
                 )
             except pynvml.NVMLError as error:
                 log.warning("GPU %s: %s", uuid, error)
@@ -316,8 +316,8 @@ def _describe(index: int, choice: Choice) -> tuple[Card, Any]:
         physical=physical,
         reserve=0 if choice.simulation else RESERVE,
         simulated=bool(choice.simulation),
-        architecture=_if_told(pynvml.nvmlDeviceGetArchitecture, handle) or 0,
-        shutdown_at=_if_told(
+        architecture=_if_known(pynvml.nvmlDeviceGetArchitecture, handle) or 0,
+        shutdown_at=_if_known(
             lambda h: pynvml.nvmlDeviceGetTemperatureThreshold(h, pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN), handle
         ),
     )
@@ -338,7 +338,7 @@ def _uncorrected(handle: Any) -> int:
     return int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since))
 
 
-def _if_told(call: Callable[[Any], T], handle: Any) -> T | None:
+def _if_known(call: Callable[[Any], T], handle: Any) -> T | None:
     try:
         return call(handle)
     except pynvml.NVMLError:

@@ -241,7 +241,7 @@ class Driver:
         if self._containers.find(record.id) is None:  # it never came so far, or has ended already
             await self._call_off(uid, NEVER)
             return
-        self._containers.told(ended)
+        self._containers.apply_status(ended)
         await self._store.durable()
         await self._forget(uid)
 

@@ -39,9 +39,9 @@ class Pod:
 
     def as_dict(self) -> dict[str, Any]:
         """For its record, and so for people and programs."""
-        told = asdict(self) | {"containers": [name for name, _ in self.containers]}
-        del told["whole"]
-        return told
+        fields = asdict(self) | {"containers": [name for name, _ in self.containers]}
+        del fields["whole"]
+        return fields
 
     def title(self) -> str:
         """`pod`, or `pod.container` where it has others without the claim."""
@@ -61,8 +61,8 @@ class CannotEnd(Exception):
 
 def reserved(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and uid of each pod that may use the claim."""
-    told = (claim.get("status") or {}).get("reservedFor") or []
-    return [(each["name"], each["uid"]) for each in told if each.get("resource") == "pods" and not each.get("apiGroup")]
+    given = (claim.get("status") or {}).get("reservedFor") or []
+    return [(it["name"], it["uid"]) for it in given if it.get("resource") == "pods" and not it.get("apiGroup")]
 
 
 def describe(pod: Mapping[str, Any], claim: str) -> Pod:
@@ -98,8 +98,8 @@ def describe_holder(pod: Mapping[str, Any], container: str) -> Pod:
 def ended(pod: Mapping[str, Any], names: Sequence[str]) -> End | None:
     """How these containers of it ended; None while one of them has not, as far as the API server knows."""
     status = pod.get("status") or {}
-    told = {each["name"]: each for kind in STATUSES for each in status.get(kind) or []}
-    ends = [(name, _terminated(told.get(name))) for name in names]
+    states = {each["name"]: each for kind in STATUSES for each in status.get(kind) or []}
+    ends = [(name, _terminated(states.get(name))) for name in names]
     if not ends or not all(end for _, end in ends):
         return None
     worst = next(((name, end) for name, end in ends if end and end.get("exitCode")), ends[0])

@@ -1,4 +1,4 @@
-"""Fair share between the core and the records: what is due to whom is told to the core, with what was had before and
+"""Fair share between the core and the records: the core gets what is due to whom, with what was had before and
 what other hosts have counted; what it counts is written each minute and at the end."""
 
 import asyncio
@@ -29,7 +29,7 @@ class FairShare:
         self._woken = asyncio.Event()
         self._tree = Tree()
         self._forgiven: dict[str, int] = {}  # person → how often, as the core knows it
-        self._elsewhere = False  # whether the core was told of any
+        self._elsewhere = False  # whether the core was given any
         self._written: dict[tuple[str, str], tuple[Account, float]] = {}  # GPU, person → account, core's time
         self._hour, self._hours = 0, dict[tuple[str, str], Account]()
 

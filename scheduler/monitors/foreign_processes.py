@@ -8,7 +8,7 @@ from typing import Any
 from scheduler import proc
 from scheduler.sessions.live_containers import Program, program_of
 
-MOST = 10  # told of one card
+MOST = 10  # shown of one card
 LONGEST = 120  # characters of a command
 
 
@@ -25,7 +25,7 @@ class ForeignProcesses:
 
     def forget(self, shown: set[int]) -> None:
         """All but these have ended."""
-        self._known = {key: told for key, told in self._known.items() if key[0] in shown}
+        self._known = {key: command for key, command in self._known.items() if key[0] in shown}
 
     def _look(self, pid: int) -> dict[str, str]:
         key = (pid, program_of(pid))
@@ -53,10 +53,10 @@ def _command(pid: int) -> str:
     Spaces part words as well: a program that tells its title there writes all of them into the first one.
     """
     try:
-        told = proc.read(pid, "cmdline").decode(errors="replace")
+        line = proc.read(pid, "cmdline").decode(errors="replace")
     except OSError:
         return ""
-    words = told.replace("\0", " ").split()
+    words = line.replace("\0", " ").split()
     plain = list(takewhile(lambda word: not word.startswith("-") and "=" not in word and "://" not in word, words))
     left = len(plain) < len(words)
     text = "".join(each if each.isprintable() else "\ufffd" for each in " ".join(plain))

@@ -1,6 +1,6 @@
 """What may go wrong with this host: cards that are hot or report errors, disks and host memory that are nearly full.
 
-It is only told: `web/services/attention/` makes sentences of it. Disks and memory are looked at every few seconds:
+It is only recorded: `web/services/attention/` makes sentences of it. Disks and memory are looked at every few seconds:
 their figures change all the time, and each change is written.
 """
 

@@ -1,6 +1,6 @@
 """Finds containers that hold VRAM while their GPUs do nothing for them; marks them, and does more if configured.
 
-The core is told as well, before they count as idle: who gives way to those who wait is its decision.
+The core is informed as well, before they count as idle: who gives way to those who wait is its decision.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from web.services import warning
 
 log = logging.getLogger(__name__)
 
-TOLD_AFTER = 10.0  # seconds without computing
+REPORTED_AFTER = 10.0  # seconds without computing
 
 
 class Idle:
@@ -64,7 +64,7 @@ class Idle:
                     self._begin_to_mark(live, seconds)
 
     def _tell_idle(self, live: LiveContainer, since: float) -> None:
-        now, enough = self._broker.now(), min(TOLD_AFTER, self._broker.state.preemption.idle)
+        now, enough = self._broker.now(), min(REPORTED_AFTER, self._broker.state.preemption.idle)
         if live.id not in self._reported and now - since >= enough:
             self._reported.add(live.id)
             self._broker.tell(events.Idle(now, live.id, since))

@@ -9,7 +9,7 @@ A program that execs another keeps its process, and so its session, but not its 
 process for as many looks and its page is mapped no more, the session has ended.
 
 What no session accounts for is foreign and comes off the capacity; so does, at once, what a process holds beyond its
-lease: it said that it had freed it, others may have been told that they can have it, and to charge it takes several
+lease: it said that it had freed it, others may have been promised it, and to charge it takes several
 looks. A process inside a container of ours that has no session is uncapped: it got past the shim. So did one with a
 session that holds far more than it charged itself, where that takes its container beyond the quota: contexts and
 libraries are not that large.
@@ -80,7 +80,7 @@ class Measure:
     def __init__(self, shared: SharedParts, replaced: Replaced, past: Uncapped, measured: Measured) -> None:
         self._gpus, self._broker, self._store = shared.gpus, shared.broker, shared.store
         self._owns, self._replaced, self._past = shared.engine.owns, replaced, past
-        self._again = False  # somebody seems to have got past the shim, and is not told of yet
+        self._again = False  # somebody seems to have got past the shim, and is not reported yet
         self._measured = measured
         self._differences: dict[tuple[int, str], Difference] = {}
         self._missing: dict[int, int] = {}  # session → looks in a row in which no card showed it
@@ -247,22 +247,22 @@ class Measure:
         self, live: LiveContainer, gpu: str, reading: Reading, known: Collection[int]
     ) -> list[dict[str, Any]]:
         sessions = {session.pid: session for session in live.sessions.values()}
-        told = [self._process(session, gpu, reading) for session in sessions.values()]
-        if sum(each["real"] for each in told) > live.quota[gpu] + LIBRARIES:
-            for each in told:
+        rows = [self._process(session, gpu, reading) for session in sessions.values()]
+        if sum(each["real"] for each in rows) > live.quota[gpu] + LIBRARIES:
+            for each in rows:
                 lease = sessions[each["pid"]].leases[gpu]
                 each["uncapped"] |= each["real"] - (lease.used - lease.measured) > LIBRARIES
         for pid, size in reading.processes.items():
             if not (pid in known or pid in sessions) and self._owner(pid, gpu) == live.id:
-                told.append({"pid": pid, "used": 0, "real": size, "uncapped": True})
-        return told
+                rows.append({"pid": pid, "used": 0, "real": size, "uncapped": True})
+        return rows
 
     def _process(self, session: Session, gpu: str, reading: Reading) -> dict[str, Any]:
         used = session.leases[gpu].used
         real = reading.processes.get(session.pid, used if not session.ended else 0)
-        told = {"pid": session.pid, "used": used, "real": real, "uncapped": session.leases[gpu].forged}
+        row = {"pid": session.pid, "used": used, "real": real, "uncapped": session.leases[gpu].forged}
         its = ranks({session.pid: session.page.gate}) if not session.ended else []
-        return told | ({"ranks": [rank for rank, _, _ in its], "of": its[0][1]} if its else {})
+        return row | ({"ranks": [rank for rank, _, _ in its], "of": its[0][1]} if its else {})
 
     def _owner(self, pid: int, gpu: str) -> str:
         """The container that a process without a session runs in; empty if it is none of those that run now."""

@@ -1,4 +1,4 @@
-"""Reservations between the records and the core: what is in force or begins soon is told to the core, what lacks to
+"""Reservations between the records and the core: what is in force or begins soon goes to the core, what lacks to
 the records, and whoever is in the way of one that says so is ended.
 
 A reservation's times are dates, by the database's clock. Once it has begun, its end follows a clock that cannot be set
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 HEARS = 60.0  # seconds between two looks at the records, unless a hint comes
 HORIZON = PLACED_AHEAD.total_seconds()  # before a begin, from which on the core knows of it
-FORETOLD = 900.0  # seconds before a begin from which on it is told what will lack
+WARNED_AHEAD = 900.0  # seconds before a begin from which on what will lack is reported
 GRACE = 60.0  # seconds from SIGTERM to SIGKILL for who has to end
 
 
@@ -104,7 +104,7 @@ class Reservations:
 
 def lacking(state: State, reserve: Reserve) -> int:
     """Bytes: what of it others hold; shortly before it begins, what those that can be moved will not make up."""
-    if not (reserve.is_kept or 0 < reserve.begins - state.now <= FORETOLD):
+    if not (reserve.is_kept or 0 < reserve.begins - state.now <= WARNED_AHEAD):
         return 0
     if reserve.begins <= state.now:
         return max(0, min(reserve.bytes, reserved.short(state, reserve.gpu)))

@@ -23,8 +23,8 @@ NONE = Expected("")
 
 
 class StatusPublisher:
-    """What has changed is told at once. Use inside a lease sends no message: pages are glanced at ten times a second,
-    and everything is told once a second."""
+    """What has changed is published at once. Use inside a lease sends no message: pages are read ten times a second,
+    and everything is published once a second."""
 
     def __init__(self, broker: Broker, forecasts: Forecasts, store: Store) -> None:
         self._broker, self._forecasts, self._store = broker, forecasts, store
@@ -128,7 +128,7 @@ class StatusPublisher:
                 ranks[request.container] = min(rank, ranks.get(request.container, rank))
         # Whom the policy does not try now comes behind, in order of arrival.
         order = sorted(calls, key=lambda container: ranks.get(container, len(state.waiting)))
-        led: set[str] = set()  # GPUs whose first in line has been told
+        led: set[str] = set()  # GPUs whose first in line has been shown
         for position, container in enumerate(order, 1):
             request = calls[container][0]
             leads = request.gpu not in led

@@ -283,7 +283,7 @@ class Mounts:
             return
         # It may have begun and ended before anybody had looked at it.
         if self._mountings is None or not self._mountings.stopped(known.id):
-            self._containers.told(Status(known.id, "", Condition.GONE, reason=NEVER_STARTED))
+            self._containers.apply_status(Status(known.id, "", Condition.GONE, reason=NEVER_STARTED))
             if self._mountings is not None:
                 self._mountings.forget(known.id)
 

@@ -5,8 +5,8 @@ carried out before the next message is read.
 
 Three orders matter. Taking back (`TakeBack`) is answered with `Returned` before anything else is handled, because the
 arbiter judges by it. A grant that cannot be delivered is returned only after all effects of its event, so that the
-arbiter is never told of a change that it has not finished. And a grant is in the page before it is told, so that it is
-told again if it is not heard (lease.h).
+arbiter never hears of a change that it has not finished. And a grant is in the page before it is sent, so that it is
+sent again if it is not heard (lease.h).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""One connected process: what it says, a message at a time, and what it is told.
+"""One connected process: what it says, a message at a time, and what it is sent.
 
 Nothing is received from a connection but when it is its container's turn (fair_queue.py), and nothing that it passes is
 looked at or closed here (closer.py). One connection's bad manners close that connection and nothing else.
@@ -22,7 +22,7 @@ MOST_PASSED = 253  # descriptors with one message (SCM_MAX_FD of Linux); what th
 
 
 class Handler(Protocol):
-    """What is told. Every call is synchronous: a message is dealt with before the next is read."""
+    """What is sent. Every call is synchronous: a message is dealt with before the next is read."""
 
     def hello(self, connection: "Connection", frame: Frame) -> None:
         """The first message."""
@@ -115,7 +115,7 @@ class Connection:
         return bool(self._frames) and self.open and not self._held
 
     def _failed(self, error: Exception) -> None:
-        """The process connects again, and again; so what is told of it is bounded."""
+        """The process connects again, and again; so what is reported of it is bounded."""
         short = isinstance(error, OSError) and error.errno in EXHAUSTED
         self._house.complain(self.container, f"process {self.peer.pid}: {error!r}", None if short else error)
         self.close()
@@ -131,7 +131,7 @@ class Connection:
             self.close()
 
     def _receive_descriptors(self) -> bytes:
-        """Also what it passes with its message, as the kernel cannot be told to refuse that."""
+        """Also what it passes with its message, as the kernel cannot be asked to refuse that."""
         data, ancillary, _, _ = self._socket.recvmsg(
             READ_SIZE, socket.CMSG_SPACE(MOST_PASSED * 4), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
         )
@@ -172,7 +172,7 @@ class Connection:
             if not self._queued:
                 self._queue()
 
-    # ---- what it is told ----
+    # ---- what it is sent ----
 
     def send(self, frame: Frame, page: int | None = None) -> None:
         """Sends now what goes now and keeps the rest."""

@@ -92,7 +92,7 @@ class Lease:
         self._granted = 0
         self.measured = 0  # inside `granted`: what the card shows beyond what the process has charged itself
         self.out = 0  # inside `granted`: what it had on the card before it was swapped out
-        self.unheard = 0  # inside `granted`: told, but not heard of; whoever asks again is told again
+        self.unheard = 0  # inside `granted`: sent, but not heard of; whoever asks again is answered again
         self.forged = False
         self._slot = slot
         self._beyond = 0  # what the page had more than there was room for when it was taken over
@@ -183,10 +183,10 @@ class Lease:
         self.unheard = 0 if self.forged else min(self._slot.unheard, self._charged)
 
     def tell_again(self, size: int) -> bool:
-        """Whether a call that asks for `size` bytes has been granted them already and was not told."""
-        told = 0 < size <= min(self.unheard, self._charged)
-        self.unheard -= size if told else 0
-        return told
+        """Whether a call that asks for `size` bytes has been granted them already without hearing of it."""
+        unheard = 0 < size <= min(self.unheard, self._charged)
+        self.unheard -= size if unheard else 0
+        return unheard
 
     def give_up_unheard(self) -> int:
         """Lowers the lease by what was granted and nobody asks for any more; returns how many bytes it was."""

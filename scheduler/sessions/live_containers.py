@@ -77,7 +77,7 @@ class LiveContainer:
     open_calls: int = 0  # NEEDs of its processes that are not answered yet
     physical: int = 0  # how often the card had no memory although a lease had
     waits: int = 0  # calls that were suspended and have not ended
-    waits_told: int = 0  # those of them that were written down: all, within its budget of events, and at least one
+    waits_recorded: int = 0  # those of them that were written down: all, within its budget of events, and at least one
     ttl: float | None = None  # seconds from its start
     remove_when_done: bool = False
     priority: int = 0
@@ -99,7 +99,7 @@ class LiveContainer:
     card_move: Mapping[str, str] = field(default_factory=dict)  # {"from", "to"}: it is restored on another card
     gave_way: str = ""  # why it gave way, if it has: Mode
     no_turns: str = ""  # why it could not be stopped for others; empty once it was again
-    cannot_move: str = ""  # why its memory must not be moved to host memory, as was told last
+    cannot_move: str = ""  # why its memory must not be moved to host memory, as was reported last
     card_stays: str = ""  # why it cannot be restored on another card, as was seen here
     not_restored: str = ""  # why its memory cannot be brought back to its cards, if that has failed for good
     unanswered: int = 0  # times in a row that it could not be moved, as a process of it did not answer
@@ -109,11 +109,11 @@ class LiveContainer:
     suspended_before: float = 0.0  # seconds, ended waits only
     withheld: Withheld | None = None
     waited_since: float | None = None  # restarted scheduler: when the wait that goes on now began
-    wait_told: bool = False  # by the last scheduler's events it waits; ours have not said yet what became of that
+    wait_recorded: bool = False  # by the last scheduler's events it waits; ours have not said yet what became of that
     peak: dict[str, int] = field(default_factory=dict)
     # GPU → seconds of computing over its life that it had, that were due to it, that it was held back; None: not known.
     computed: dict[str, tuple[float | None, float | None, float | None]] = field(default_factory=dict)
-    told: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
+    reported: dict[str, int] = field(default_factory=dict)  # what it used by the last event that said so
     clock_ahead: float = 0.0  # seconds, as its row says
     reason: str = ""  # why it is being ended, if it is
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by a move, and a try to end one
@@ -203,9 +203,9 @@ class Program(NamedTuple):
 def program_of(pid: int) -> Program | None:
     """None if the process is gone. Raises OSError (EXHAUSTED)."""
     try:
-        told = proc.stat(pid)
+        stat = proc.stat(pid)
     except OSError as error:
         if error.errno in EXHAUSTED:
             raise
         return None
-    return Program(told.started, told.stack, told.code) if told else None
+    return Program(stat.started, stat.stack, stat.code) if stat else None

@@ -1,7 +1,7 @@
 """Processes: who says HELLO, with which lease page, what they ask, and when they are gone.
 
 A session is one process for as long as it runs one program, which the kernel tells at once (live_containers.Program):
-its map would tell too, but how long that is a process chooses. Its end is told by its pidfd (not by its connection: a
+its map would tell too, but how long that is a process chooses. Its pidfd shows its end (not by its connection: a
 fork can hold that open, and a living process can lose it), and its lease returns when the card no longer shows it
 (reaper.py).
 """
@@ -230,7 +230,7 @@ class Sessions:
             session.leases = {new if gpu == old else gpu: each for gpu, each in session.leases.items()}
             broker.leases.setdefault(new, {})[session.id] = broker.leases[old].pop(session.id)
             lease.set_pressure(pressed)
-        for each in (live.quota, live.peak, live.computed, live.told):
+        for each in (live.quota, live.peak, live.computed, live.reported):
             renamed = {new if gpu == old else gpu: value for gpu, value in each.items()}
             each.clear()
             each.update(renamed)  # type: ignore[arg-type]
@@ -325,7 +325,7 @@ class Sessions:
             connection.go_on()
 
     def tick(self) -> None:
-        """To be called now and then: what a process frees while it is not heard is not told either."""
+        """To be called now and then: what a process frees while it is not heard is not reported either."""
         for container, held in list(self._held.items()):
             for session in {self._connections[connection] for connection in held}:
                 self._broker.collect(session)

@@ -1,6 +1,6 @@
-"""What is written down of decisions: one event for each call's answer, and for use that no message told of.
+"""What is written down of decisions: one event for each call's answer, and for use that no message reported.
 
-A container has a budget of events; what is beyond it is told in sums (sums.py), and what it uses once a second all the
+A container has a budget of events; what is beyond it goes into sums (sums.py), and what it uses once a second all the
 same. When it was suspended is never left to a sum: of calls that wait together those may be, as long as one of them
 stands for all, from the first that waits to the last that goes on.
 """
@@ -50,7 +50,7 @@ class Records:
         )  # fmt: skip
 
     def hung_up(self, live: LiveContainer, grant: Granted) -> None:
-        """A wait that was told has ended, although nobody was there to be given the memory."""
+        """A wait that was recorded has ended, although nobody was there to be given the memory."""
         if not self._goes_on(live):
             return
         self._store.event(
@@ -78,19 +78,19 @@ class Records:
         )  # fmt: skip
 
     def _goes_on(self, live: LiveContainer) -> bool:
-        """A call of it waits no more. Whether that ends what was told of one: as long as others wait, one stands."""
+        """A call of it waits no more. Whether that ends the recorded one: as long as others wait, one stands."""
         live.waits -= 1
-        if live.waits_told <= live.waits:
+        if live.waits_recorded <= live.waits:
             return False
-        live.waits_told -= 1
+        live.waits_recorded -= 1
         return True
 
     def suspended(self, live: LiveContainer, session: Session, effect: Suspended, waited: float) -> None:
         """`waited`: more than 0 for a wait that goes on from the last scheduler's time."""
         live.waits += 1
-        if live.waits_told and not self._may_tell(live):
+        if live.waits_recorded and not self._may_tell(live):
             return  # it is counted as what becomes of it
-        live.waits_told += 1
+        live.waits_recorded += 1
         self._store.event(
             "suspended", live.id, gpu=effect.gpu, pid=session.pid, size=effect.bytes,
             used_after=self._note_use(live, effect.gpu), waited=waited, policy=self._policy(),
@@ -118,15 +118,15 @@ class Records:
 
         `pid`: of a process that is gone. Of many that go at once the next look at all that it uses tells.
         """
-        before, used = live.told.get(gpu, 0), live.note_peak(gpu)
+        before, used = live.reported.get(gpu, 0), live.note_peak(gpu)
         if used == before or (pid is not None and not live.finished and not self._may_tell(live)):
             return
-        live.told[gpu] = used
+        live.reported[gpu] = used
         kind = "accepted" if used > before else "freed"
         self._store.event(
             kind, live.id, gpu=gpu, pid=pid, size=abs(used - before), used_after=used, policy=self._policy(),
         )  # fmt: skip
 
     def _note_use(self, live: LiveContainer, gpu: str) -> int:
-        live.told[gpu] = live.note_peak(gpu)
-        return live.told[gpu]
+        live.reported[gpu] = live.note_peak(gpu)
+        return live.reported[gpu]

@@ -1,7 +1,7 @@
-"""What happens too often is told in sums: a program may ask a thousand times a second, each time for a row.
+"""What happens too often is recorded in sums: a program may ask a thousand times a second, each time for a row.
 
-Of rejected calls the first one of its kind is told by itself, at once, and of all other events so many a second of a
-container. What follows within the period is counted, and told in one sum when the period is over.
+Of rejected calls the first of its kind is recorded by itself, at once, and of all other events so many a second of a
+container. What follows within the period is counted, and recorded in one sum when the period is over.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Sums:
         self._sums: dict[SumKind, Sum] = {}
 
     def count(self, kind: SumKind, size: int, now: float) -> bool:
-        """Adds a call of `size` bytes to the sum of its kind. False for the first, which is told by itself."""
+        """Adds a call of `size` bytes to the sum of its kind. False for the first, which is recorded by itself."""
         if kind not in self._sums:
             self._sums[kind] = Sum(now + self.period)
             return False
@@ -41,7 +41,7 @@ class Sums:
         return True
 
     def add(self, kind: SumKind, size: int, now: float) -> None:
-        """The same of one that is not told by itself, be it the first."""
+        """The same of one that is not recorded by itself, be it the first."""
         sum_ = self._sums.setdefault(kind, Sum(now + self.period))
         sum_.count += 1
         sum_.largest = max(sum_.largest, size)

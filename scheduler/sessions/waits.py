@@ -2,7 +2,7 @@
 
 A container is suspended as long as one of its calls waits although everything has been tried, or its first one is
 withheld. A wait goes on over a
-restart of the scheduler: what was told of it before is ended by what becomes of the container's next call.
+restart of the scheduler: what was recorded of it before is ended by what becomes of the container's next call.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,9 +68,9 @@ class Waits:
 
     def gone_on(self, live: LiveContainer) -> float:
         """For a call that is suspended: the seconds that it stands for from the last scheduler's time, once."""
-        if not live.wait_told or live.waited_since is None:
+        if not live.wait_recorded or live.waited_since is None:
             return 0.0
-        live.wait_told = False
+        live.wait_recorded = False
         return max(1e-3, self._now() - live.waited_since)
 
     def expected(self) -> WaitedBefore:
@@ -87,15 +87,15 @@ class Waits:
     def over(self, live: LiveContainer) -> None:
         """What went on from the last scheduler's time is over, or is a wait like any other."""
         since, live.waited_since = live.waited_since, None
-        if live.wait_told and since is not None:
-            live.wait_told = False
+        if live.wait_recorded and since is not None:
+            live.wait_recorded = False
             self._records.not_asked_again(live, max(0.0, self._now() - since))
             self.update()
 
     def ended(self, live: LiveContainer) -> None:
         """The container has: the end is the end of that, too."""
         if live.waited_since is not None:
-            live.waited_since, live.wait_told = None, False
+            live.waited_since, live.wait_recorded = None, False
             self.update()
 
     # ---- the order ----

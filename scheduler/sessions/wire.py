@@ -16,7 +16,7 @@ __all__ = [
 
 FROM_PROCESS = frozenset({Type.HELLO, Type.NEED, Type.RELEASED, Type.PHYSICAL})
 
-# What a process is told: it need not know more than whether waiting could have helped.
+# What a process is sent: it need not know more than whether waiting could have helped.
 CODES = {
     Reason.OVER_QUOTA: Code.OVER_QUOTA,
     Reason.OVER_CAPACITY: Code.OVER_QUOTA,

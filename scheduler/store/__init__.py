@@ -51,7 +51,7 @@ OTHER = "what this host has kept is of another database, or another host has had
 class Store(WriteBehind):
     """`node` is the name of this host, `holder` who has it (node_lease.py).
 
-    What happens is stamped when it is told, not when it is written, by the clock of the container that it is about.
+    What happens is stamped when it is reported, not when it is written, by the clock of the container that it is about.
     """
 
     def __init__(self, node: str, holder: str = "", clock: Callable[[], float] = clock.monotonic) -> None:
@@ -128,7 +128,7 @@ class Store(WriteBehind):
             await self._meet(node, self.journal)
             await self.journal.note(Journal.learn, node_snapshot.of_node(node, gpus))
         elif not self._numbering:
-            self._number += node.told
+            self._number += node.last_event
         self._numbering = self._here.node = node.pk
         self._here.gpus.update({gpu.uuid: gpu.pk for gpu in gpus})
         self._contexts = {gpu.uuid: gpu.context for gpu in gpus if gpu.context}
@@ -143,7 +143,7 @@ class Store(WriteBehind):
             await self.ask(_note_journal, node.pk, journal.id)
             self._here.journal = journal.id
         if self.on_return is None:
-            self._number = self._kept = await journal.ask(Journal.next_run, node.told)
+            self._number = self._kept = await journal.ask(Journal.next_run, node.last_event)
 
     async def _start_alone(self, cards: Mapping[str, Card]) -> bool:
         """Whether this host knows itself and all its cards."""

@@ -17,7 +17,7 @@ from web.models.states import LOST
 
 Batch = tuple[Rows, list[Numbered], list[UsageSample]]
 
-MADE = (Usage, UsageHour)  # with the first that is told of them
+MADE = (Usage, UsageHour)  # with the first that is reported of them
 KEYS: dict[type[models.Model], tuple[str, ...]] = {
     Claim: ("container_id", "gpu_id"),
     Usage: ("gpu_id", "person"),
@@ -48,21 +48,21 @@ def write_batch(rows: Rows, events: list[Numbered], samples: list[UsageSample], 
                 fields = {name: Greatest(models.F(name), models.Value(value)) for name, value in fields.items()}
             if not found.update(**fields) and model in MADE:
                 model._default_manager.create(**key, **rows[model, pk])
-        new = [each.event for each in (_not_told(numbering, events) if numbering and events else events)]
+        new = [each.event for each in (_unwritten(numbering, events) if numbering and events else events)]
         new = _not_repeated(new)  # a death between two batches leaves an event whose row is not written yet
         insert(UsageSample, _not_written(samples))
         audit.append(new)  # last: until this is committed, nobody else can append
     event_log.tell(new)
 
 
-def _not_told(node: int, events: list[Numbered]) -> list[Numbered]:
+def _unwritten(node: int, events: list[Numbered]) -> list[Numbered]:
     """Those that the database has not had before; from now on it has had all of them."""
     here, last = Node.objects.filter(pk=node), events[-1].number
-    if here.filter(told__lt=events[0].number).update(told=last):
+    if here.filter(last_event__lt=events[0].number).update(last_event=last):
         return events
-    told = here.values_list("told", flat=True).get()
-    here.filter(told__lt=last).update(told=last)
-    return [each for each in events if each.number > told]
+    written = here.values_list("last_event", flat=True).get()
+    here.filter(last_event__lt=last).update(last_event=last)
+    return [each for each in events if each.number > written]
 
 
 def _not_written(samples: list[UsageSample]) -> list[UsageSample]:
@@ -70,7 +70,7 @@ def _not_written(samples: list[UsageSample]) -> list[UsageSample]:
     tried = [each.pk for each in samples if each.pk]
     found = UsageSample.objects.filter(pk__in=tried).values_list("pk", "gpu", "container", "at") if tried else ()
     there = set(found)
-    # A sample that is told has its container's key as text.
+    # A reported sample has its container's key as text.
     keys = [each.container_id and UUID(str(each.container_id)) for each in samples]
     return [each for each, key in zip(samples, keys, strict=True) if (each.pk, each.gpu_id, key, each.at) not in there]
 

@@ -1,7 +1,7 @@
 """What happens to containers, one line of the log each, once it is in the database.
 
 In the database's thread: whoever reads the log slowly delays no decision. What is allocated and freed all the time is
-left to the audit log; what a warning has told where it was found is not told again.
+left to the audit log; what a warning has said where it was found is not said again.
 """
 
 import logging
@@ -36,7 +36,7 @@ SAID: dict[str, tuple[str, str]] = {
 
 
 class Named:
-    """A container as it is told of: its name, for programs its id and its owner, too."""
+    """A container as it is logged: its name, for programs its id and its owner, too."""
 
     def __init__(self, id_: str, name: str, owner: str) -> None:
         self._id, self._name, self._owner = id_, name, owner
@@ -48,21 +48,21 @@ class Named:
         return {"container": self._name, "container_id": self._id, "owner": self._owner}
 
 
-_named: dict[str, Named] = {}  # of those that live, as far as they were told of
+_named: dict[str, Named] = {}  # of those that live, as far as they were logged
 
 
 def tell(events: Iterable[AllocationEvent]) -> None:
     """Raises nothing: the events are written."""
-    told = [event for event in events if event.kind in SAID]
-    if not told or not log.isEnabledFor(logging.INFO):
+    logged = [event for event in events if event.kind in SAID]
+    if not logged or not log.isEnabledFor(logging.INFO):
         return
-    missing = {event.container_id for event in told if str(event.container_id) not in _named}
+    missing = {event.container_id for event in logged if str(event.container_id) not in _named}
     try:
         found = Container.objects.filter(pk__in=missing).order_by().values_list("pk", "name", "owner__username")
         _named.update({str(pk): Named(str(pk), name, owner) for pk, name, owner in found})
     except Error as error:
         log.debug("who %d containers are is not known now: %s", len(missing), error)
-    for event in told:
+    for event in logged:
         id_ = str(event.container_id)
         words, field = SAID[event.kind]
         figures = {"bytes": (format_size(event.bytes),), "waited": (event.waited,)}.get(field, ())

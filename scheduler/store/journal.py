@@ -7,7 +7,7 @@ One SQLite file that root alone may read, with two tables:
              that a start without the database needs (node_snapshot.py), as the database has them, or null
 
 How each event comes to the database once, in order, whoever is killed when: every event has a number of its node's,
-and only higher ones follow. The transaction that writes events also notes the last number with the node (`Node.told`);
+and only higher ones follow. The transaction that writes events also notes the last number in `Node.last_event`;
 what is sent again is left out by that. So an event leaves this file only after the database has it, and whether the
 answer to a commit was lost does not matter. Rows need no number: writing the same value twice changes nothing.
 
@@ -315,7 +315,7 @@ def _fields(event: AllocationEvent) -> Fields:
 def _used(events: Sequence[Numbered]) -> Rows:
     """What containers used by the last of these events that says so."""
     return {
-        (Claim, (str(event.container_id), event.gpu_id)): {"told": event.used_after}
+        (Claim, (str(event.container_id), event.gpu_id)): {"reported": event.used_after}
         for _, event in events
         if event.used_after is not None
     }

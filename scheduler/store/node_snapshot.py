@@ -23,7 +23,7 @@ UNNEEDED = {
     "cpus_used", "memory_used", "queue_position", "queue_bytes", "queue_reason", "expected_at", "expected_by",
 }  # fmt: skip
 NEEDED: dict[type[models.Model], Collection[str]] = {
-    Claim: ("quota", "peak", "had", "due", "held_back", "told"),  # told: bytes, by the last event
+    Claim: ("quota", "peak", "had", "due", "held_back", "reported"),  # reported: bytes, by the last event
     Container: {each.attname for each in Container._meta.concrete_fields} - UNNEEDED,
     Gpu: ("uuid", "context", "compute_asked", "drained_at", "drain_reason"),
     Node: ("name", "moved", "policy_asked"),
@@ -75,8 +75,8 @@ class NodeSnapshot:
         """What the last event said: container → GPU → bytes."""
         used: dict[str, dict[str, int]] = {}
         for (container, gpu), fields in self._of(Claim):
-            if "told" in fields:
-                used.setdefault(container, {})[self._uuids[gpu]] = fields["told"]
+            if "reported" in fields:
+                used.setdefault(container, {})[self._uuids[gpu]] = fields["reported"]
         return used
 
     def containers(self) -> list[Container]:
@@ -120,7 +120,7 @@ def of_containers(rows: Iterable[Container], used: Mapping[str, Mapping[str, int
         found |= of_container(row)
         for claim in row.claims.all():
             size = used.get(str(row.pk), {}).get(claim.gpu.uuid)
-            of_event = {} if size is None else {"told": size}
+            of_event = {} if size is None else {"reported": size}
             found[Claim, (str(row.pk), claim.gpu_id)] = {**of_row(claim), **of_event}
     return found
 

@@ -215,7 +215,7 @@ def _admit(
             spec,
             by=seals.SCHEDULER,
             action="begin",
-            told={"planned": str(row.pk), "run": number, "attempt": attempt, "of": row.count},
+            detail={"planned": str(row.pk), "run": number, "attempt": attempt, "of": row.count},
             pk=id_,
             name=admission.free_name(name, id_),
             environment=spec["env"],
@@ -239,13 +239,13 @@ def _admit(
 
 def record(ended: Iterable[tuple[str, str, End]], now: float) -> dict[str, tuple[Progress, End | None]]:
     """Containers have ended: (planned, container, how). What each is by that, and how it ended, if it has."""
-    told: dict[str, list[tuple[str, End]]] = {}
+    ended_runs: dict[str, list[tuple[str, End]]] = {}
     for id_, container, end in ended:
-        told.setdefault(id_, []).append((container, end))
+        ended_runs.setdefault(id_, []).append((container, end))
     found: dict[str, tuple[Progress, End | None]] = {}
-    for row in Planned.objects.open().filter(pk__in=told).select_for_update(no_key=True).order_by("pk"):
+    for row in Planned.objects.open().filter(pk__in=ended_runs).select_for_update(no_key=True).order_by("pk"):
         progress = from_json(row.progress)
-        for container, end in told[str(row.pk)]:
+        for container, end in ended_runs[str(row.pk)]:
             progress = over(progress, container, end, retries=row.retries, again_at=now + row.retry_pause)
         found[str(row.pk)] = _settle(row, progress)
     return found
@@ -279,14 +279,14 @@ def _settle(row: Planned, progress: Progress) -> tuple[Progress, End | None]:
         by = (
             f"Cancelled by {row.cancelled_by}."
             if ended == Ended.CANCELLED
-            else row.reason or _told(progress, row.count)
+            else row.reason or _failures(progress, row.count)
         )
         fields |= {"finished_at": clock.now(), "ended": ended, "reason": by, "place": None, "waits": ""}
     Planned.objects.filter(pk=row.pk).update(**fields)
     return progress, end
 
 
-def _told(progress: Progress, count: int) -> str:
+def _failures(progress: Progress, count: int) -> str:
     return f"{progress.failed} of {count} runs failed." if progress.failed and count > 1 else ""
 
 
@@ -296,7 +296,7 @@ def disabled(node: int) -> list[str]:
     return [str(id_) for id_ in open_.values_list("pk", flat=True)]
 
 
-def show(told: Mapping[str, tuple[int | None, str]]) -> None:
+def show(places: Mapping[str, tuple[int | None, str]]) -> None:
     """The places of the first, and what they wait for."""
-    for id_, (place, waits) in told.items():
+    for id_, (place, waits) in places.items():
         Planned.objects.open().filter(pk=id_).update(place=place, waits=waits[:500])

@@ -55,16 +55,16 @@ class Records:
         if self._here.alone:
             return (await self._snapshot()).used()
         uuids = {pk: uuid for uuid, pk in self._here.gpus.items()}
-        told: dict[str, dict[str, int]] = {}
+        used_by: dict[str, dict[str, int]] = {}
         for container, gpu, used in await self._ask(_last_used, self._here.node):
             if gpu in uuids:
-                told.setdefault(str(container), {})[uuids[gpu]] = used
-        return told
+                used_by.setdefault(str(container), {})[uuids[gpu]] = used
+        return used_by
 
     async def reported(self, kind: AllocationEvent.Kind) -> set[tuple[str, int | None]]:
         """Container and process of each such event of containers that have not ended.
 
-        After a start without the database none: it may be told again.
+        After a start without the database none: it may be reported again.
         """
         found = [] if self._here.alone else await self._ask(_reported, self._here.node, kind)
         return {(str(container), pid) for container, pid in found}

@@ -1,4 +1,4 @@
-"""Reservations on this host's cards, as the database has them; and what lacks of them, which it is told."""
+"""Reservations on this host's cards, as the database has them; and what lacks of them, which it records."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

@@ -1,9 +1,9 @@
-"""What is told is remembered first and written later, in batches: what a row is now (only the last value counts), what
+"""A record is remembered first and written later, in batches: what a row is now (only the last value counts), what
 happened (append-only, through the audit's hash chain), and samples.
 
 A decision never waits for the database, and a database that is away for a while loses nothing but samples. Where it is
-a server that may be away for hours, what is told meanwhile is kept here and comes later (journal.py).
-After each write the group "live" is told to look again, and so is whoever waits for a command that is done; these
+a server that may be away for hours, what is recorded meanwhile is kept here and comes later (journal.py).
+After each write the group "live" is asked to look again, and so is whoever waits for a command that is done; these
 messages are hints, and losing one costs nothing but time.
 """
 
@@ -47,10 +47,10 @@ class Unsent:
 
 
 class WriteBehind:
-    """What is told has a number. `_kept` and `_sent` say up to which the journal and the database have it."""
+    """What is recorded has a number. `_kept` and `_sent` say up to which the journal and the database have it."""
 
     def __init__(self, database: Database, here: Here, journal: AsyncJournal | None = None) -> None:
-        """`journal`: what is told while the database is away; None where that is a file of this host itself."""
+        """`journal`: what is recorded while the database is away; None where that is a file of this host itself."""
         self.database = database
         self.journal = journal
         self.away = False  # as far as the last write tells
@@ -64,7 +64,7 @@ class WriteBehind:
         self._events: list[Numbered] = []  # that neither the journal nor the database has
         self._rows: dict[Row, Unsent] = {}  # that the database does not have
         self._samples: list[UsageSample] = []
-        self._last: Rows = {}  # what was told last of each row
+        self._last: Rows = {}  # the last record of each row
         self._number = self._kept = self._sent = 0
         self._numbering = 0  # the key of the node whose events are numbered; 0 until the database has it
         self._events_written = 0
@@ -131,11 +131,11 @@ class WriteBehind:
         self._dirty.set()
 
     def hurry(self) -> None:
-        """Writes at once what was told so far, because somebody waits for it."""
+        """Writes at once what was recorded so far, because somebody waits for it."""
         self._awaited.set()
 
     def forget_row(self, row: Row) -> None:
-        """Of something that has ended: what was told of it need not be remembered any more."""
+        """Of something that has ended: what was recorded of it need not be remembered any more."""
         self._last.pop(row, None)
 
     def _take_out(self, row: Row, names: Iterable[str]) -> None:
@@ -152,14 +152,14 @@ class WriteBehind:
             yield
 
     def may_be_written(self, row: Row, *names: str) -> None:
-        """By a commit that had no answer: what is told next of these is written, whatever it is."""
+        """By a commit that had no answer: what is recorded next of these is written, whatever it is."""
         for name in names:
             self._last.get(row, {}).pop(name, None)
 
     async def promised(self, container: Container, quota: Mapping[str, int]) -> None:
         """The database has these claims (bytes by GPU), written by the caller inside `nothing_written`.
 
-        A quota that was told before is not written after it, nor by the next scheduler, which finds it in the journal.
+        A quota recorded before is not written after it, nor by the next scheduler, which finds it in the journal.
         That one has to know whose the claims are, if it starts without the database: so only now it may be started.
         """
         id_, pks = str(container.pk), self._here.gpus
@@ -203,7 +203,7 @@ class WriteBehind:
                 await asyncio.Event().wait()
 
     async def _flush_and_keep(self) -> None:
-        """Writes everything, and while the database does not answer keeps what is told meanwhile."""
+        """Writes everything, and while the database does not answer keeps what is recorded meanwhile."""
         flush = asyncio.create_task(self._flush())  # what it has taken out goes down with no one
         while not (await asyncio.wait([flush], timeout=SLOW))[0]:
             if self.journal:
@@ -216,7 +216,7 @@ class WriteBehind:
         await asyncio.shield(asyncio.create_task(self._flush()))  # what it has taken out goes down with no one
 
     async def durable(self) -> None:
-        """Returns once everything told so far is in the database, or, where that is away, kept on this host.
+        """Returns once everything recorded so far is in the database, or, where that is away, kept on this host.
 
         Raises DatabaseError, and goes on trying.
         """
@@ -232,14 +232,14 @@ class WriteBehind:
             await self._keep()
 
     async def snapshot(self) -> NodeSnapshot:
-        """What this host knows without the database, with all that was told. Raises OperationalError."""
+        """What this host knows without the database, with all that was recorded. Raises OperationalError."""
         assert self.journal is not None
         with contextlib.suppress(OperationalError):  # without room it lacks what has happened since the start
             await self._keep()
         return NodeSnapshot(await self.journal.ask(Journal.known))
 
     async def _keep(self) -> None:
-        """Everything told so far that the database may not have. Raises OperationalError."""
+        """Everything recorded so far that the database may not have. Raises OperationalError."""
         await asyncio.shield(asyncio.create_task(self._keep_all()))
 
     async def _keep_all(self) -> None:
@@ -260,12 +260,12 @@ class WriteBehind:
 
     @property
     def waiting(self) -> bool:
-        """Whether anything told has not been written yet."""
-        told = self._sent < self._kept or self._rows or self._events or self._samples
-        return self._flushing.locked() or bool(told)
+        """Whether anything recorded has not been written yet."""
+        unwritten = self._sent < self._kept or self._rows or self._events or self._samples
+        return self._flushing.locked() or bool(unwritten)
 
     def progress(self) -> dict[str, int]:
-        """Events that were written so far, and what is told and not written yet."""
+        """Events that were written so far, and what is recorded and not written yet."""
         behind = {"rows": len(self._rows), "events": len(self._events), "samples": len(self._samples)}
         return {"events_written": self._events_written, **{f"{kind}_behind": count for kind, count in behind.items()}}
 
@@ -332,7 +332,7 @@ class WriteBehind:
         await self._hint([pk for (model, pk), fields in rows.items() if model is Command and "done_at" in fields])
 
     def _put_back(self, rows: Rows) -> None:
-        """To be written again, but for what was told anew meanwhile."""
+        """To be written again, but for what was recorded anew meanwhile."""
         for row, fields in rows.items():
             anew = unsent.fields if (unsent := self._rows.get(row)) else {}
             if again := {name: value for name, value in fields.items() if name not in anew}:

@@ -80,7 +80,7 @@ class Running(Appliance):
         self.orders.stdin.flush()
         assert self.orders.stdout.readline() == "\n"
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
+    def items(self, kind: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = self.api("GET", "attention/")["results"]
         return [item for item in items if item["kind"] == kind]
 
@@ -89,14 +89,14 @@ class Running(Appliance):
 
         def there() -> dict[str, Any] | None:
             before_each_look()
-            return next((item for item in self.told(kind) if about in item["message"]), None)
+            return next((item for item in self.items(kind) if about in item["message"]), None)
 
         item = until(there)
         assert item["acts"] or item["command"], f"{kind} says nothing that can be done about it"
         return item  # type: ignore[no-any-return]
 
     def cleared(self, kind: str) -> None:
-        until(lambda: not self.told(kind))
+        until(lambda: not self.items(kind))
 
     def uuid(self, gpu: int) -> str:
         return next(
@@ -179,7 +179,7 @@ def test_who_is_in_host_memory_and_waits_for_room(running: Running) -> None:
     until(lambda: running.named("away")["gpus"][0]["used"] > 500 << 20)
     running.act(away, "pause", free_memory=True)
     running.is_in(away, "swapped")
-    assert not running.told("swapped_waiting")  # it waits for a person
+    assert not running.items("swapped_waiting")  # it waits for a person
     other = running.holds("other")
     until(lambda: running.named("other")["gpus"][0]["used"] > 500 << 20)
     running.act(away, "resume")
@@ -196,7 +196,7 @@ def test_who_takes_memory_past_the_shim(running: Running) -> None:
     sly = running.launch(*words, name="sly", gpu_memory="100MiB")
     assert '"sly" holds 666 MiB beyond what was charged' in running.raised("unexplained", "666 MiB")["message"]
     assert running.raised("uncapped")["container"] == sly["id"]
-    assert not running.told("foreign")  # it is a container's
+    assert not running.items("foreign")  # it is a container's
     running.act(sly, "kill")
     running.cleared("unexplained")
     running.cleared("uncapped")
@@ -205,7 +205,7 @@ def test_who_takes_memory_past_the_shim(running: Running) -> None:
 def test_a_launch_that_fails_again_and_again(running: Running, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     for number in range(3):
-        assert not running.told("failing")
+        assert not running.items("failing")
         running.is_in(running.launch("test", "-e", str(flag), name=f"try-{number}"), "failed")
     assert running.raised("failing")["message"].startswith('"try-2" failed 3 times in a row')
     flag.touch()
@@ -282,7 +282,7 @@ def see_critical_errors_of_a_card(running: Running) -> None:
     item = running.raised("xid")
     assert item["message"].startswith("GPU 0 reported the critical error XID 79.")
     assert item["gpu"] == running.uuid(0)
-    assert len(running.told("xid")) == 1
+    assert len(running.items("xid")) == 1
     assert "XID 79: the card has fallen off the bus." in running.raised("drained")["message"]
 
 
@@ -292,12 +292,12 @@ def see_a_card_that_is_hot(running: Running) -> None:
     assert item["since"]
     running.order("sim_card_heat", 0, 52)
     running.raised("hot", "at 82 °C")  # a little below its limit it stays, and does not come and go
-    assert len(running.told("hot")) == 1
+    assert len(running.items("hot")) == 1
 
 
 def see_errors_of_a_cards_memory(running: Running) -> None:
     assert running.raised("ecc")["message"].startswith("GPU 0 had 2 uncorrected memory errors")
-    assert len(running.told("ecc")) == 1
+    assert len(running.items("ecc")) == 1
 
 
 def see_a_disk_and_host_memory_that_are_nearly_full(running: Running) -> None:
@@ -352,7 +352,7 @@ def test_a_database_that_is_away(running: Running) -> None:
             try:
                 await says(socket, lambda data: data["attention"].get("database_away"))
                 with pytest.raises(httpx.HTTPStatusError, match="503"):
-                    await asyncio.to_thread(running.told, "database_away")  # nobody can tell who asks
+                    await asyncio.to_thread(running.items, "database_away")  # nobody can tell who asks
             finally:
                 await asyncio.to_thread(running.postgres.start)
             await says(
@@ -377,7 +377,7 @@ def test_a_card_that_is_gone(running: Running) -> None:
 @pytest.mark.docker
 def test_an_engine_that_is_away(running: Running, dockerd: Dockerd) -> None:
     restart(running, GPUSHARE_ENGINE="docker", GPUSHARE_DOCKER_HOST=dockerd.address)
-    assert not running.told("engine_away")
+    assert not running.items("engine_away")
     dockerd.stop()
     try:
         assert "Docker" in running.raised("engine_away")["message"]

@@ -84,8 +84,8 @@ def test_a_host_that_is_wiped_comes_back_with_everything(tmp_path: Path) -> None
     assert refused.returncode == 1
     assert "is this the passphrase?" in refused.stderr
     assert "--passphrase-file" in manage(home, "restore", str(target)).stderr
-    told = done(home, "restore", str(target), "--passphrase-file", str(secret))
-    assert "The audit log is whole" in told
+    output = done(home, "restore", str(target), "--passphrase-file", str(secret))
+    assert "The audit log is whole" in output
     assert "GPUSHARE_PRICE=2\n" in (home / "restored-settings.env").read_text()
     done(home, "verify_audit", "--known", noted)
 
@@ -94,7 +94,7 @@ def test_a_host_that_is_wiped_comes_back_with_everything(tmp_path: Path) -> None
         assert appliance.token == token, "whoever had a token still has it"
         assert appliance.api("GET", asked) == before
         until(lambda: appliance.api("GET", held)["finished_at"])
-        assert appliance.api("GET", held)["reason"], "what ran then and is gone is told as ended"
+        assert appliance.api("GET", held)["reason"], "what ran then and is gone is recorded as ended"
         assert appliance.api("GET", ended)["state"] == "exited"
         assert appliance.api("GET", "nodes/")["results"][0]["alive"]
     finally:
@@ -117,8 +117,8 @@ def test_postgresql_is_backed_up_and_restored(small: Path, tmp_path: Path) -> No
         code = 'from web import audit; audit.record("ada", "warned", "x", note="a word")'
         done(one, "shell", "-v0", "-c", code, DATABASE_URL=postgres.url, **key)
         done(one, "backup", str(target), DATABASE_URL=postgres.url, **key)
-        told = done(two, "restore", str(target), DATABASE_URL=other, **key)
-        assert "1 seals hold" in told
+        output = done(two, "restore", str(target), DATABASE_URL=other, **key)
+        assert "1 seals hold" in output
         assert "leads to sqlite" in manage(tmp_path / "three", "restore", str(target)).stderr
         forgot = manage(two, "restore", str(target), DATABASE_URL=other)
         assert "not empty" in forgot.stderr
@@ -152,7 +152,7 @@ def test_only_the_newest_are_kept(small: Path, tmp_path: Path) -> None:
     assert "nowhere is not one" in nowhere.stderr
 
 
-def test_what_cannot_be_restored_is_told_and_nothing_is_changed(small: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_restored_is_reported_and_nothing_is_changed(small: Path, tmp_path: Path) -> None:
     target = tmp_path / "whole.backup"
     done(small, "backup", str(target))
     assert "not empty" in manage(small, "restore", str(target)).stderr
@@ -170,9 +170,9 @@ def test_what_cannot_be_restored_is_told_and_nothing_is_changed(small: Path, tmp
             (tmp_path / "content/about.json").write_text(json.dumps(about))
             for path in sorted((tmp_path / "content").iterdir()):
                 other.add(path, path.name)
-        told = manage(Path(home), "restore", str(newer)).stderr
-        assert "of a newer release" in told
-        assert "0999_from_the_future" in told
+        output = manage(Path(home), "restore", str(newer)).stderr
+        assert "of a newer release" in output
+        assert "0999_from_the_future" in output
         for broken in ("{", "[]", '{"version": "0.1.0", "database": "sqlite"}'):
             (tmp_path / "content/about.json").write_text(broken)
             with tarfile.open(newer, "w") as other:
@@ -182,7 +182,7 @@ def test_what_cannot_be_restored_is_told_and_nothing_is_changed(small: Path, tmp
         done(Path(home), "restore", str(target))
 
 
-def test_a_log_that_was_tampered_with_is_told_when_it_is_restored(small: Path, tmp_path: Path) -> None:
+def test_a_log_that_was_tampered_with_is_reported_when_it_is_restored(small: Path, tmp_path: Path) -> None:
     target, forged, content = tmp_path / "whole.backup", tmp_path / "forged.backup", tmp_path / "content"
     done(small, "backup", str(target))
     with tarfile.open(target) as archive, tarfile.open(forged, "w") as other:
@@ -194,9 +194,9 @@ def test_a_log_that_was_tampered_with_is_told_when_it_is_restored(small: Path, t
         for path in sorted(content.iterdir()):
             other.add(path, path.name)
     with TemporaryDirectory() as home:
-        told = manage(Path(home), "restore", str(forged))
-        assert told.returncode == 1
-        assert "failed a check" in told.stderr
+        result = manage(Path(home), "restore", str(forged))
+        assert result.returncode == 1
+        assert "failed a check" in result.stderr
 
 
 def test_what_a_killed_backup_left_goes_with_the_next_and_nothing_of_one_that_is_made(

@@ -1,4 +1,4 @@
-"""`gpushare doctor`: each thing that can be made untrue here is, and is told with what to do."""
+"""`gpushare doctor`: each thing that can be made untrue here is, and is shown with what to do."""
 
 import json
 import os
@@ -85,8 +85,8 @@ def test_a_user_who_is_not_root(monkeypatch):
 
 
 def make_disk(monkeypatch, free, total=100 << 30, files=10**6):
-    told = SimpleNamespace(f_bavail=free, f_bfree=free, f_blocks=total, f_frsize=1, f_files=10**7, f_favail=files)
-    monkeypatch.setattr(health.os, "statvfs", lambda path: told)
+    figures = SimpleNamespace(f_bavail=free, f_bfree=free, f_blocks=total, f_frsize=1, f_files=10**7, f_favail=files)
+    monkeypatch.setattr(health.os, "statvfs", lambda path: figures)
 
 
 def test_output_that_the_web_side_cannot_read(settings, home):
@@ -140,9 +140,9 @@ def test_a_pid_namespace_of_its_own():
     code = "import django; django.setup(); from appliance.doctor import host; print(*host.pid_namespace())"
     environ = os.environ | {"DJANGO_SETTINGS_MODULE": "appliance.settings"}
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environ).stdout
-    assert "a PID namespace of its own" in told
-    assert "--pid=host" in told
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environ).stdout
+    assert "a PID namespace of its own" in output
+    assert "--pid=host" in output
 
 
 def test_control_groups_that_are_not_there_or_cannot_be_written(monkeypatch, tmp_path):
@@ -171,7 +171,7 @@ def test_huge_pages_matter_where_memory_is_swapped(monkeypatch, tmp_path, settin
 
 def test_a_clock_that_nobody_keeps(monkeypatch):
     for state, kept in ((host.TIME_ERROR, False), (0, True)):
-        library = type("Library", (), {"adjtimex": staticmethod(lambda _, told=state: told)})
+        library = type("Library", (), {"adjtimex": staticmethod(lambda _, answer=state: answer)})
         monkeypatch.setattr(host.ctypes, "CDLL", lambda name, made=library: made)
         if kept:
             assert is_fine(host.clock)
@@ -271,8 +271,8 @@ def test_nvidia_s_hook_is_warned_of(settings, monkeypatch):
 )  # fmt: skip
 def test_a_driver_that_is_old_has_a_fault_or_sees_no_gpu_is_named(settings, monkeypatch, version, gpus, said):
     settings.GPUSHARE_GPUS = "nvidia"
-    told = {"nvmlInit": None, "nvmlShutdown": None, "nvmlSystemGetDriverVersion": version, "nvmlDeviceGetCount": gpus}
-    for name, answer in told.items():
+    gives = {"nvmlInit": None, "nvmlShutdown": None, "nvmlSystemGetDriverVersion": version, "nvmlDeviceGetCount": gpus}
+    for name, answer in gives.items():
         monkeypatch.setattr(cards.pynvml, name, lambda answer=answer: answer)
     if said:
         found = one(cards.driver, State.NOTE if gpus else State.WRONG)
@@ -413,7 +413,7 @@ def test_a_provider_that_is_away_or_says_that_it_has_no_such_page(settings, stra
 # ---- the whole ----
 
 
-def test_a_check_that_fails_itself_is_told_as_wrong():
+def test_a_check_that_fails_itself_is_reported_as_wrong():
     def broken() -> Iterator[Finding]:
         raise ZeroDivisionError("by nothing")
         yield
@@ -435,9 +435,9 @@ def test_the_command_says_it_as_text_and_as_json_and_by_its_exit_code(home):
 
     healthy = doctor("--json")
     assert healthy.returncode == 0, healthy.stdout
-    told = json.loads(healthy.stdout)
-    assert told["ok"] is True
-    assert {each["check"] for each in told["findings"]} == {check.__name__ for check in CHECKS}
+    answer = json.loads(healthy.stdout)
+    assert answer["ok"] is True
+    assert {each["check"] for each in answer["findings"]} == {check.__name__ for check in CHECKS}
     ill = doctor(REDIS_URL="redis://127.0.0.1:1/0")
     assert ill.returncode == 1
     assert "BAD  redis: Redis does not answer" in ill.stdout

@@ -37,6 +37,6 @@ def test_manage_takes_it_and_the_environment_goes_before_it(tmp_path: Path) -> N
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_")}
     kept |= {"PORT": "8456", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "manage.py", "shell", "-v0", "-c", code]
-    told = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=True)
-    assert told.stdout == "of-the-file 8456\n"
+    result = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=True)
+    assert result.stdout == "of-the-file 8456\n"
     assert (tmp_path / "home").is_dir()

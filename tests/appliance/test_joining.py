@@ -36,9 +36,9 @@ def asked(tmp_path: Path) -> Namespace:
     return Namespace(url="http://gpu1:8000", token="gpn_x", name="gpu2", file=str(file))
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, status: int, told: Any) -> None:
+def answers(monkeypatch: pytest.MonkeyPatch, status: int, body: Any) -> None:
     request = httpx.Request("POST", "http://gpu1:8000")
-    monkeypatch.setattr(httpx.Client, "post", lambda *_, **__: httpx.Response(status, json=told, request=request))
+    monkeypatch.setattr(httpx.Client, "post", lambda *_, **__: httpx.Response(status, json=body, request=request))
 
 
 def test_it_writes_what_it_was_given_and_keeps_what_was_there(asked, monkeypatch):
@@ -64,10 +64,10 @@ def test_a_value_that_would_take_the_next_line_to_itself_is_refused(tmp_path, va
     assert not (tmp_path / "gpushare.env").exists()
 
 
-@pytest.mark.parametrize("told", [[], "x", {"error": "x"}, {"error": {"message": 1}}])
-def test_an_answer_of_another_form_is_a_sentence(asked, monkeypatch, told):
+@pytest.mark.parametrize("body", [[], "x", {"error": "x"}, {"error": {"message": 1}}])
+def test_an_answer_of_another_form_is_a_sentence(asked, monkeypatch, body):
     for status in (200, 403):
-        answers(monkeypatch, status, told)
+        answers(monkeypatch, status, body)
         with pytest.raises(joining.NotJoined, match="http://gpu1:8000"):
             joining.join(asked)
 

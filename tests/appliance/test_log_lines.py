@@ -62,13 +62,13 @@ def test_text_has_the_node_the_container_and_its_owner_before_the_words():
 
 
 def test_json_has_them_as_fields():
-    told = json.loads(said(Json, "container %s did not give way: %s", Someone(), "why"))
+    entry = json.loads(said(Json, "container %s did not give way: %s", Someone(), "why"))
     fields = ("level", "node", "logger", "container", "container_id", "owner", "message")
-    assert {name: told[name] for name in fields} == {
+    assert {name: entry[name] for name in fields} == {
         "level": "warning", "node": "gpu1", "logger": "scheduler.worker", "container": "train",
         "container_id": "17c1dcbd", "owner": "ada", "message": "container train did not give way: why",
     }  # fmt: skip
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", told["time"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
 
 
 @pytest.mark.parametrize("error", [False, True])
@@ -87,14 +87,14 @@ def test_nothing_that_is_put_in_forges_a_line_of_json(error):
     text = said(Json, "container %s: %s", Someone(FORGED, FORGED), FORGED, error=error)
     assert text.count("\n") == 1
     assert text.isascii()
-    told = json.loads(text)
-    assert told["container"] == told["owner"] == FORGED
-    assert ("ValueError: x\\n2026" in told.get("traceback", "").replace("\n", "\\n")) is error
+    entry = json.loads(text)
+    assert entry["container"] == entry["owner"] == FORGED
+    assert ("ValueError: x\\n2026" in entry.get("traceback", "").replace("\n", "\\n")) is error
 
 
 @pytest.mark.parametrize("form", [Text, Json])
 @pytest.mark.parametrize(
-    "told",
+    "secret",
     [
         "bad token gps_SECRET12-_x here", "Authorization: Token SECRET12", "('authorization', 'Bearer SECRET12')",
         "> Authorization: Basic SECRET12", "{b'authorization': b'Token SECRET12'}", "Cookie: a=SECRET12; b=SECRET12",
@@ -103,9 +103,9 @@ def test_nothing_that_is_put_in_forges_a_line_of_json(error):
         '{"client_secret": "SECRET12"}', "the database said KNOWN-TO-US-SECRET12 is wrong",
     ],
 )  # fmt: skip
-def test_what_looks_like_a_secret_is_left_out(form, told):
+def test_what_looks_like_a_secret_is_left_out(form, secret):
     known = ("KNOWN-TO-US-SECRET12", None, "", "is")
-    for text in (said(form, "it says: %s", told, known=known), said(form, "no: %s", told, error=True, known=known)):
+    for text in (said(form, "it says: %s", secret, known=known), said(form, "no: %s", secret, error=True, known=known)):
         assert "SECRET12" not in text
         assert "…" in text or "\\u2026" in text
 

@@ -51,7 +51,7 @@ def test_no_secret_is_in_it_and_every_line_is_an_object(run: tuple[Appliance, Pa
     http.get(f"{appliance.url}/login/", headers={"Host": "elsewhere.example", "Authorization": f"Bearer {HEADER}"})
     http.post(f"{appliance.url}/login/", data={"username": "admin", "password": TYPED})
     appliance.api("POST", f"containers/{made['id']}/kill/", {})
-    appliance.crash()  # and what is told where nobody could say goodbye
+    appliance.crash()  # and what is logged where nobody could say goodbye
     appliance.start()
     appliance.close()
 
@@ -62,21 +62,21 @@ def test_no_secret_is_in_it_and_every_line_is_an_object(run: tuple[Appliance, Pa
     assert {"scheduler.worker", "django.request"} <= {each["logger"] for each in lines(log)}
 
 
-def test_what_happens_to_a_container_is_told_with_its_owner_and_is_no_warning(run: tuple[Appliance, Path]) -> None:
+def test_what_happens_to_a_container_is_logged_with_its_owner_and_is_no_warning(run: tuple[Appliance, Path]) -> None:
     appliance, log = run
     made = appliance.launch("sleep", "600", name="train", gpu_memory="64MiB")
     for action in ("pause", "resume", "kill"):
         appliance.api("POST", f"containers/{made['id']}/{action}/", {})
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         of_it = [each for each in lines(log) if each.get("container") == "train"]
         assert {(each["owner"], each["container_id"], each["level"]) for each in of_it} <= {
             ("admin", made["id"], "info")
         }
         return [each["message"] for each in of_it]
 
-    until(lambda: len(told()) >= 5)
-    started, paused, resumed, killed, ended = told()
+    until(lambda: len(messages()) >= 5)
+    started, paused, resumed, killed, ended = messages()
     assert started == "container train has started, with a quota of 64 MiB"
     assert (paused, resumed) == ("container train is paused", "container train goes on")
     assert killed.startswith("container train is killed")

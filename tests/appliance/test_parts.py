@@ -44,21 +44,21 @@ import ctypes, os, signal, time
 from appliance.running.parts import Part, Parts, tell_started
 
 def live():
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is told of its parent's death, and goes on for a moment
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it hears of its parent's death, and goes on for a moment
     parent = os.getppid()
     os.kill(parent, signal.SIGKILL)
     while os.getppid() == parent:
         time.sleep(0.001)
     tell_started()
 
-told = []
-signal.signal(signal.SIGUSR1, lambda *_: told.append("told"))
+received = []
+signal.signal(signal.SIGUSR1, lambda *_: received.append("received"))
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans are ours
 if os.fork() == 0:
     with Parts(Part("one", live)) as parts:
         parts.wait()
 statuses = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)]
-print(statuses, told)
+print(statuses, received)
 """
 
 

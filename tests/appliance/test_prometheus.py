@@ -21,7 +21,7 @@ DOCS = ROOT / "docs" / "monitoring"
 PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(not (PROMTOOL and PROMETHEUS), reason="needs Debian's package prometheus")
 
-CASES = [  # what is seen each minute, the alert of it, and when it is told
+CASES = [  # what is seen each minute, the alert of it, and when it fires
     ('gpushare_scheduler_up{node="n"}', "1 1 0 0 0 0", "GpushareSchedulerAway", 4),
     ('gpushare_engine_up{node="n"}', "1 0 0 0 0 0", "GpushareEngineAway", 4),
     ('up{job="gpushare", instance="i"}', "1 0 0 0 0 0", "GpushareWebAway", 4),
@@ -50,7 +50,7 @@ def test_the_rules_are_rules_and_the_configuration_is_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("series", "values", "alert", "minute"), CASES, ids=[case[2] for case in CASES])
-def test_an_alert_is_told_when_it_is_due_and_not_before(
+def test_an_alert_fires_when_it_is_due_and_not_before(
     series: str, values: str, alert: str, minute: int, tmp_path: Path
 ) -> None:
     seen = [{"series": series, "values": values}]
@@ -59,8 +59,8 @@ def test_an_alert_is_told_when_it_is_due_and_not_before(
         seen.append({"series": series.replace('"0.1"', '"1.0"'), "values": "0+2x40"})
     asked = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
     tests = [
-        {"expr": asked, "eval_time": f"{at}m", "exp_samples": [{"labels": "{}", "value": told}]}
-        for at, told in ((0, 0), (minute, 1))
+        {"expr": asked, "eval_time": f"{at}m", "exp_samples": [{"labels": "{}", "value": fires}]}
+        for at, fires in ((0, 0), (minute, 1))
     ]
     case = {
         "rule_files": [str(DOCS / "rules.yml")],
@@ -81,12 +81,12 @@ class Prometheus:
     def __init__(self, folder: Path, appliance: Appliance) -> None:
         (folder / "token").write_text(appliance.token)
         given = (DOCS / "prometheus.yml").read_text()
-        for told, here in {
+        for documented, here in {
             "/etc/prometheus/gpushare-token": str(folder / "token"), "127.0.0.1:8000": appliance.url[7:],
             "15s": "2s", "[rules.yml]": f"[{DOCS / 'rules.yml'}]",
         }.items():  # fmt: skip
-            assert told in given
-            given = given.replace(told, here)
+            assert documented in given
+            given = given.replace(documented, here)
         (folder / "prometheus.yml").write_text(given)
         address = f"127.0.0.1:{free_port()}"
         self.url = f"http://{address}/api/v1"

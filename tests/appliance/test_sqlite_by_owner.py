@@ -101,7 +101,7 @@ STATEMENTS: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def told(wrapper: Direct, sql: str, parameters: Any) -> Any:
+def result_of(wrapper: Direct, sql: str, parameters: Any) -> Any:
     with wrapper.cursor() as cursor:
         try:
             cursor.execute(sql, parameters)
@@ -117,7 +117,7 @@ def told(wrapper: Direct, sql: str, parameters: Any) -> Any:
 
 def test_statements_have_the_outcome_that_they_have_without_a_helper(both):
     for sql, parameters in STATEMENTS:
-        theirs, ours = (told(each, sql, parameters) for each in both)
+        theirs, ours = (result_of(each, sql, parameters) for each in both)
         assert theirs == ours, sql
     for each in both:
         with each.cursor() as cursor:

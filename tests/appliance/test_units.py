@@ -32,9 +32,9 @@ judged = pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze")
 @judged
 @pytest.mark.parametrize("unit", SCORES)
 def test_a_unit_may_do_no_more_than_the_documents_say(unit: str) -> None:
-    told = subprocess.run([str(ANALYZE), "security", "--offline=yes", f"--threshold={10 * SCORES[unit]:.0f}",
+    result = subprocess.run([str(ANALYZE), "security", "--offline=yes", f"--threshold={10 * SCORES[unit]:.0f}",
                            str(UNITS / f"{unit}.service")], capture_output=True, text=True, check=False)  # fmt: skip
-    assert told.returncode == 0, told.stdout[-300:]
+    assert result.returncode == 0, result.stdout[-300:]
     assert str(SCORES[unit]) in (ROOT / "docs/production.md").read_text()
 
 
@@ -42,10 +42,10 @@ def test_a_unit_may_do_no_more_than_the_documents_say(unit: str) -> None:
 def test_systemd_understands_every_line(tmp_path: Path) -> None:
     for unit in UNITS.iterdir():  # with programs that are there
         (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/gpushare/.venv/bin/python", sys.executable))
-    told = subprocess.run([str(ANALYZE), "verify", "--man=no", *map(str, tmp_path.iterdir())],
+    result = subprocess.run([str(ANALYZE), "verify", "--man=no", *map(str, tmp_path.iterdir())],
                           capture_output=True, text=True, check=False)  # fmt: skip
-    ours = [line for line in told.stderr.splitlines() if "gpushare" in line]
-    assert (told.returncode, ours) == (0, [])
+    ours = [line for line in result.stderr.splitlines() if "gpushare" in line]
+    assert (result.returncode, ours) == (0, [])
 
 
 def test_every_command_of_a_unit_is_one_of_ours() -> None:

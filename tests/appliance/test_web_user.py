@@ -179,7 +179,7 @@ def is_free(port: int) -> bool:
         return tried.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_user_who_cannot_write_the_database_is_refused_in_a_sentence_if_asked_for_and_else_told_of(tmp_path):
+def test_a_user_who_cannot_write_the_database_is_refused_in_a_sentence_if_asked_for_and_else_reported(tmp_path):
     """Such as one that DATABASE_URL puts among root's own files."""
     elsewhere = {"DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.sqlite3"}
     environ = {**os.environ, **elsewhere, "GPUSHARE_HOME": str(tmp_path / "home"), "GPUSHARE_GPUS": "sim:1x1GiB",

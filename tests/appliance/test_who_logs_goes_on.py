@@ -53,11 +53,11 @@ logging.warning("%s", Talks())
 
 def test_what_logs_while_a_line_is_written_is_not_waited_for() -> None:
     """As what the garbage collector ends: asyncio's tasks and connections tell of themselves then, in any thread."""
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", TALKS], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
-    assert told.stdout.splitlines()[-1] == "outer"
-    assert "inner" in told.stdout
+    assert result.stdout.splitlines()[-1] == "outer"
+    assert "inner" in result.stdout
 
 
 ENDS = """
@@ -76,8 +76,8 @@ if stream is not sys.stderr:
 
 @pytest.mark.parametrize(("stream", "said"), [("open", "10 more lines like this were left out"), ("closed", "")])
 def test_at_the_end_the_rest_is_said_where_somebody_still_reads_it(stream: str, said: str) -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", ENDS, stream], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
-    assert said in told.stderr
-    assert bool(told.stderr) == bool(said), told.stderr
+    assert said in result.stderr
+    assert bool(result.stderr) == bool(said), result.stderr

@@ -69,7 +69,7 @@ def image(dockerd: Dockerd, request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("host", ["docker"], indirect=True)
 @pytest.mark.parametrize("image", IMAGES, indirect=True)
 async def test_no_image_undoes_the_quota_or_reaches_the_host(host: Host, image: str) -> None:
-    """A program gets its quota, one that asks for more is told no, or the image is refused with a sentence."""
+    """A program gets its quota, one that asks for more is refused, or the image is refused with a sentence."""
     async with bystander(host):
         container, command = await host.start_launch(
             "workload", "--bytes", "512MiB", image=image, gpu_memory=GIB, working_dir="/"

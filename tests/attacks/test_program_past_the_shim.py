@@ -1,4 +1,4 @@
-"""A program that takes most of a card past the shim: told, and ended where that is configured, whatever way it took.
+"""A program that takes most of a card past the shim: reported, and ended if so configured, whatever way it took.
 
 Within what time: two seconds and three (`python -m benchmarks.bypass`). The bounds here are wider, for a busy machine;
 that the looks come close upon each other once something is seen is a test of its own.
@@ -16,7 +16,7 @@ from tests.support.past import held_at, ways
 from web.models import AllocationEvent, Container
 
 TAKEN = 4 * GIB  # 80 % of the card
-TOLD_WITHIN, ENDED_WITHIN = 10.0, 15.0  # seconds
+REPORTED_WITHIN, ENDED_WITHIN = 10.0, 15.0  # seconds
 BY_ENVIRONMENT = ("no preload", "no environment")  # no ways past /etc/ld.so.preload, so none in Docker
 DOCKER = pytest.mark.docker
 CASES = [
@@ -29,7 +29,7 @@ CASES = [
 ]
 
 
-async def told(host: Host, container: Container) -> AllocationEvent:
+async def bypass_event(host: Host, container: Container) -> AllocationEvent:
     """The event that tells of it."""
     return (await eventually(lambda: host.events(container, "bypass")))[0]
 
@@ -39,20 +39,20 @@ async def holds_since(host: Host, container: Container) -> float:
 
 
 @pytest.mark.parametrize(("host", "way"), CASES, indirect=["host"])
-async def test_it_is_told_and_ended_and_a_bystander_goes_on(host: Host, settings: Settings, way: str) -> None:
+async def test_it_is_reported_and_ended_and_a_bystander_goes_on(host: Host, settings: Settings, way: str) -> None:
     settings.GPUSHARE_BYPASS_ACTION = "kill"
     bystander = await host.launch("workload", "--bytes", "256MiB", "--hold", "600", gpu_memory=512 * MIB)
     await host.says(bystander, "holding")
     container = await host.launch(*ways(host.programs)[way](TAKEN), gpu_memory=GIB)
     held = await holds_since(host, container)
-    event = await told(host, container)
+    event = await bypass_event(host, container)
     assert TAKEN <= event.bytes < TAKEN + GIB
-    assert event.at.timestamp() - held < TOLD_WITHIN
+    assert event.at.timestamp() - held < REPORTED_WITHIN
     ended = await host.until(container, "killed")
     assert ended.finished_at is not None
     assert ended.finished_at.timestamp() - held < ENDED_WITHIN
     assert "past its quota's shim" in ended.reason
-    # It got its memory back, and nobody else was touched or told of.
+    # It got its memory back, and nobody else was touched or reported.
     gpu = next(iter(host.up.gpus.cards))
     await eventually(lambda: host.up.broker.state.gpus[gpu].capacity == 5 * GIB)
     assert (await host.get(bystander)).state == "running"
@@ -74,8 +74,8 @@ async def test_once_it_is_seen_the_next_looks_come_soon(host: Host, monkeypatch:
     monkeypatch.setattr(measure, "PERIOD", seconds)
     container = await host.launch(*ways(host.programs)["no preload"](TAKEN), gpu_memory=GIB)
     held = await holds_since(host, container)
-    event = await told(host, container)
-    assert event.at.timestamp() - held < 2 * seconds  # by usual looks alone it would be told at the third
+    event = await bypass_event(host, container)
+    assert event.at.timestamp() - held < 2 * seconds  # by usual looks alone it would be reported at the third
 
 
 @pytest.mark.parametrize("host", ["process"], indirect=True)

@@ -1,6 +1,6 @@
 """Somebody who writes the database, past everything, and has no key: whatever they do to the records is found.
 
-What they can even so hide is told in docs/audit.md.
+docs/audit.md says what they can even so hide.
 """
 
 import io
@@ -180,17 +180,17 @@ def test_an_end_that_was_cut_off_is_found_by_the_anchor_also_when_the_log_has_gr
     if goes_on:
         for _ in range(seals + 1):
             audit.record("ada", "launch", "c", number=99)
-    told = io.StringIO()
+    output = io.StringIO()
     with pytest.raises(CommandError, match="tampered with or is damaged"):
-        call_command("verify_audit", stderr=told)
-    assert "Seal 8 is not what it was" in told.getvalue()
+        call_command("verify_audit", stderr=output)
+    assert "Seal 8 is not what it was" in output.getvalue()
     noted = anchor.path().read_text()
     with pytest.raises(anchor.Moved, match="cut off or replaced: seal 8"):
         anchor.keep()
     assert anchor.path().read_text() == noted
 
 
-def test_the_anchor_is_its_owners_alone_goes_along_and_a_damaged_one_is_told(writer: None) -> None:
+def test_the_anchor_is_its_owners_alone_goes_along_and_a_damaged_one_is_reported(writer: None) -> None:
     anchor.keep()
     assert anchor.read() == audit.head()
     audit.record("ada", "kill", "c")
@@ -242,16 +242,16 @@ def test_the_anchor_of_a_new_home_begins_with_the_chain_as_it_is(writer: None) -
     """As on the host of a node that joins."""
     anchor.begin()
     anchor.path().with_name(anchor.LOCK).touch()
-    call_command("verify_audit", stdout=io.StringIO(), stderr=(told := io.StringIO()))
-    assert "an end that was cut off would not be found" in told.getvalue()
+    call_command("verify_audit", stdout=io.StringIO(), stderr=(output := io.StringIO()))
+    assert "an end that was cut off would not be found" in output.getvalue()
     anchor.keep()
     assert anchor.read() == audit.head()
 
 
 def test_without_an_anchor_the_command_says_what_it_cannot_find(writer: None) -> None:
-    told = io.StringIO()
-    call_command("verify_audit", stdout=io.StringIO(), stderr=told)
-    assert "an end that was cut off would not be found" in told.getvalue()
+    output = io.StringIO()
+    call_command("verify_audit", stdout=io.StringIO(), stderr=output)
+    assert "an end that was cut off would not be found" in output.getvalue()
 
 
 def test_a_second_beginning_at_once_leaves_the_first_anchor(writer: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ GOOD_NEWS_STAYS = f"""{{
 }}"""
 
 
-def _told(page: Page) -> None:
+def _print_traffic(page: Page) -> None:
     """Prints what goes on between the page and the server: shown if the test fails."""
     began = time.monotonic()
 
@@ -81,7 +81,7 @@ def _told(page: Page) -> None:
 
     def socket(opened: WebSocket) -> None:
         tell("socket", opened.url)
-        opened.on("framereceived", lambda frame: tell("told", opened.url, str(frame)[:60]))
+        opened.on("framereceived", lambda frame: tell("received", opened.url, str(frame)[:60]))
         opened.on("socketerror", lambda error: tell("failed", opened.url, error))
         opened.on("close", lambda _: tell("closed", opened.url))
 
@@ -108,7 +108,7 @@ def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
         if name:
             context.add_cookies([site.cookie(person(name, role or name))])  # type: ignore[list-item]
         page = context.new_page()
-        _told(page)
+        _print_traffic(page)
         page.on("pageerror", lambda error: errors.append(f"{page.url}: {error}"))
         page.on(
             "console",

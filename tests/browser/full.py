@@ -87,13 +87,13 @@ def notifications(made: list[Container]) -> None:
         made_by=OWNERS[1],
     )
     for number, container in enumerate(made[-30:]):
-        told = f'"{container.name}" waits for memory. {container.queue_reason}'
+        text = f'"{container.name}" waits for memory. {container.queue_reason}'
         episode = Episode.objects.create(
             key=f"waiting:{container.pk}",
             kind="waiting",
             person=container.owner.username,
             container=container.name,
-            message=told,
+            message=text,
             began_at=rows.ago(900),
         )
         sent = {"done_at": rows.ago(890), "outcome": "sent"} if number % 3 else {"error": "It took longer than 20 s."}

@@ -132,9 +132,9 @@ def _night(cards: list[Gpu], holders: list[Container], logs: Path) -> Container:
         AllocationEvent(at=when, kind=kind, container=who, gpu=cards[0], bytes=2 * GIB, waited=waited, detail=detail)
         for who, kind, when, waited, detail in story
     ])  # fmt: skip
-    told = f'GPU 1 reported XID 79: it has fallen off the bus. Restart the host. "{holders[1].name}" was on it.'
+    text = f'GPU 1 reported XID 79: it has fallen off the bus. Restart the host. "{holders[1].name}" was on it.'
     Episode.objects.create(
-        key="xid:1", kind="xid", gpu=cards[1].uuid, message=told, began_at=at, ended_at=at + timedelta(minutes=15)
+        key="xid:1", kind="xid", gpu=cards[1].uuid, message=text, began_at=at, ended_at=at + timedelta(minutes=15)
     )
     Episode.objects.create(
         key="scheduler_away", kind="scheduler_away", message="The scheduler does not answer.", began_at=at,

@@ -75,9 +75,9 @@ def why_do_i_wait(opens: Opens, named: Named) -> int:
     hand = Hand(opens(named.waiter))
     hand.click(hand.page.locator("a.who"))
     hand.click(hand.page.locator("#rows").get_by_role("link", name=named.waits, exact=True))
-    told = hand.page.locator('[data-field="waiting"]')
-    expect(told).to_contain_text("in the queue")
-    expect(told).to_contain_text("free")
+    shown = hand.page.locator('[data-field="waiting"]')
+    expect(shown).to_contain_text("in the queue")
+    expect(shown).to_contain_text("free")
     return hand.clicks
 
 

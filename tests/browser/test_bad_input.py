@@ -80,16 +80,16 @@ def test_a_second_tab_shows_the_same_and_follows_the_theme(site, open_as):
     expect(second.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_the_server_going_away_in_the_middle_of_an_action_is_told(site, open_as):
+def test_the_server_going_away_in_the_middle_of_an_action_is_reported(site, open_as):
     made = rows.container("train-7", person("ann"), rows.gpu(), used=0.1)
     page = open_as("ann")
     expect(page.locator("#connection")).to_have_attribute("data-state", "live")  # what comes then draws the row anew
     page.route("**/pause/", lambda route: route.abort())
-    told = page.locator(".toast.bad").first
+    shown = page.locator(".toast.bad").first
     for again in (True, True, False):
         page.locator(f'tr[data-id="{made.pk}"]').get_by_role("button", name="Pause").click()
         try:
-            expect(told).to_contain_text("Check the result before", timeout=5_000)
+            expect(shown).to_contain_text("Check the result before", timeout=5_000)
             break
         except AssertionError:  # a click on a busy machine was lost twice in forty runs; nobody knows yet how
             if not again:

@@ -15,7 +15,7 @@ from web.console.frames import WINDOW, FrameKind
 from web.models import AuditEntry
 
 SCREEN = "#terminal .xterm-rows"
-# What was shown is no longer told: to the server, a browser that does not get round to showing it.
+# What was shown is no longer sent: to the server, a browser that does not get round to showing it.
 STANDS_STILL = """() => {
   window.held = [];
   const send = WebSocket.prototype.send;
@@ -54,8 +54,8 @@ def test_what_is_typed_arrives_and_the_answer_is_shown(site, open_as, shell, sho
         _look_at(page, shot, "console")
         page.keyboard.type("exit\n")
         expect(page.locator("#console-status")).to_have_text("The container has ended.")
-    told = AuditEntry.objects.filter(subject=str(shell.pk)).order_by("id").values_list("action", flat=True)
-    until(lambda: list(told.all()) == ["console-opened", "console-closed"])
+    actions = AuditEntry.objects.filter(subject=str(shell.pk)).order_by("id").values_list("action", flat=True)
+    until(lambda: list(actions.all()) == ["console-opened", "console-closed"])
 
 
 def test_the_program_learns_the_size_of_the_window_and_its_changes(site, open_as, shell):
@@ -102,7 +102,7 @@ def _stands(scheduler):
     return before if scheduler.sent == before else 0
 
 
-def test_a_broken_connection_is_told_and_comes_back_with_what_was_typed_meanwhile(site, open_as, shell, shot):
+def test_a_broken_connection_is_reported_and_comes_back_with_what_was_typed_meanwhile(site, open_as, shell, shot):
     with keyboards(site.home, "/bin/sh") as scheduler:
         page = opened(open_as, shell)
         page.keyboard.type("echo rea''dy\n")
@@ -143,7 +143,7 @@ def test_what_is_typed_while_it_connects_arrives(site, open_as, shell):
         expect(page.locator(SCREEN)).to_contain_text("42")
 
 
-def test_who_may_not_is_told_why(site, open_as, shell):
+def test_who_may_not_sees_why(site, open_as, shell):
     with keyboards(site.home, "/bin/sh") as scheduler:
         page = open_as("eve", f"/containers/{shell.pk}/console/", role="user")
         expect(page.locator("#console-status")).to_have_text(

@@ -28,12 +28,12 @@ def write_log(site, container, lines):
         file.writelines(f"{line}\n" for line in lines)
 
 
-def test_its_life_is_told_in_states_and_in_events(evaluate, open_as):
+def test_its_life_is_shown_in_states_and_in_events(evaluate, open_as):
     page = open_as("ann", f"/containers/{evaluate.pk}/")
     life = page.locator(".life")
     # The last goes on while the page is opened; the first was written a moment before the others.
-    told = "Starting 5 s, Running 20[01] s, Suspended 180 s, Running 220 s, Paused 100 s, Running 125 s, Suspended "
-    expect(life).to_have_attribute("aria-label", re.compile(rf"{told}(7[5-9]|[89]\d|1\d\d) s"))
+    text = "Starting 5 s, Running 20[01] s, Suspended 180 s, Running 220 s, Paused 100 s, Running 125 s, Suspended "
+    expect(life).to_have_attribute("aria-label", re.compile(rf"{text}(7[5-9]|[89]\d|1\d\d) s"))
     assert [part.split()[1] for part in _classes(life)] == [
         "created", "running", "suspended", "running", "paused", "running", "suspended",
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_change_of_state_renews_what_the_server_tells(evaluate, open_as):
 
 
 def test_its_first_memory_and_its_last_renew_what_the_server_tells(site, open_as):
-    """Its state stays the same; a page that was opened before the program had allocated told of no process for ever."""
+    """Its state stays the same; a page that was opened before the program had allocated showed no process for ever."""
     made = rows.container("train-7", person("ann"), rows.gpu())
     page = open_as("ann", f"/containers/{made.pk}/")
     life = page.locator("#life")

@@ -36,8 +36,8 @@ def test_a_bar_tells_what_is_used_in_hand_unexplained_foreign_and_free(site, ope
     first, second = page.locator("article.card").nth(0), page.locator("article.card").nth(1)
     parts = first.locator(".bar > *")
     expect(parts).to_have_count(5)
-    told = parts.evaluate_all("parts => parts.map(part => [part.className, parseFloat(part.style.width), part.title])")
-    assert told == [
+    shown = parts.evaluate_all("parts => parts.map(part => [part.className, parseFloat(part.style.width), part.title])")
+    assert shown == [
         ["used", 25, "train-7 uses 2 GiB"],
         ["idle", 12.5, "train-7 has reserved 1 GiB that it does not use yet"],
         ["unexplained", 6.25, "512 MiB not accounted for"],
@@ -77,8 +77,8 @@ def test_free_is_one_number_on_the_overview_and_beside_a_launch(site, open_as):
     card = rows.gpu(total=8 * rows.GIB, capacity=int(7.5 * rows.GIB), free=int(7.5 * rows.GIB), foreign=rows.GIB // 2)
     rows.container("lent", person("ann"), card, quota=6, used=4, granted=6.5)
     page = open_as("ann")
-    told = "4 GiB held + 2.5 GiB reserved, not yet used + 1 GiB free + 0.5 GiB unavailable = 8 GiB"
-    expect(page.locator("p.held")).to_have_text(told)
+    text = "4 GiB held + 2.5 GiB reserved, not yet used + 1 GiB free + 0.5 GiB unavailable = 8 GiB"
+    expect(page.locator("p.held")).to_have_text(text)
     page.goto(page.url + "launch/")
     page.locator("#f-gpu_memory").fill("3GiB")
     expect(page.locator(".verdict")).to_have_text("fits: 1 GiB free, 2.5 GiB reserved but unused")

@@ -1,4 +1,4 @@
-"""Labels of time are told apart, however long the time. What scripts write: tests/web/test_scripts.py."""
+"""Labels of time are distinct, however long the time. What scripts write: tests/web/test_scripts.py."""
 
 from tests.support import rows
 from tests.support.site import person

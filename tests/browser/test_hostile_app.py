@@ -35,12 +35,12 @@ DASHBOARD = "gpu1.lab.example"
 ENOUGH = 400  # cookies: Chromium keeps 180 of a site
 
 ATTACK = """async ([dashboard, domains, enough]) => {
-  const told = {read: [], worker: [], opened: 0};
+  const gained = {read: [], worker: [], opened: 0};
   const attempt = async (work) => { try { return await work() } catch (error) { return String(error.name) } };
   for (const path of ["/", "/api/v1/me/", "/login/"])
     for (const mode of ["cors", "no-cors"]) {
       const answer = await attempt(() => fetch(dashboard + path, {credentials: "include", mode}));
-      if (answer.text) told.read.push(await answer.text());
+      if (answer.text) gained.read.push(await answer.text());
     }
   for (const [path, body] of [["/api/v1/containers/", '{"image": "local"}'], ["/me/tokens/", "name=evil"]])
     await attempt(() => fetch(dashboard + path, {method: "POST", credentials: "include", mode: "no-cors", body}));
@@ -50,21 +50,21 @@ ATTACK = """async ([dashboard, domains, enough]) => {
       made.src = dashboard + "/?" + kind;
       document.body.append(made);
     });
-  told.frame = await attempt(() => document.querySelector("iframe").contentWindow.document.cookie);
-  told.socket = await new Promise(done => {
+  gained.frame = await attempt(() => document.querySelector("iframe").contentWindow.document.cookie);
+  gained.socket = await new Promise(done => {
     const made = new WebSocket(dashboard.replace("http", "ws") + "/ws/dashboard/");
     made.onmessage = event => done(event.data);
     made.onclose = () => done("");
   });
   for (const url of [dashboard + "/sw.js", "/sw.js"])
-    told.worker.push(await attempt(async () => (await navigator.serviceWorker.register(url, {scope: "/"})).scope));
+    gained.worker.push(await attempt(async () => (await navigator.serviceWorker.register(url, {scope: "/"})).scope));
   for (const name of ["sessionid", "csrftoken", "__Host-sessionid", "__Host-csrftoken"])
     for (const domain of domains)
       for (const more of ["", "; secure"]) document.cookie = `${name}=EVIL; path=/; domain=${domain}${more}`;
   for (let one = 0; one < enough; one++)
     for (const domain of domains) document.cookie = `c${one}=x; path=/; secure; domain=${domain}`;
-  told.cookies = document.cookie;
-  return told;
+  gained.cookies = document.cookie;
+  return gained;
 }"""
 
 
@@ -122,7 +122,7 @@ class Loop:
 
 
 def certificate(folder: Path) -> ssl.SSLContext:
-    """Chromium is told to believe it (--ignore-certificate-errors)."""
+    """Chromium is started so that it believes it (--ignore-certificate-errors)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, DASHBOARD)])
     now = datetime.datetime.now(datetime.UTC)
@@ -314,13 +314,13 @@ def test_a_hostile_application_gets_nothing_of_the_dashboard(lab: Lab) -> None:
 
     site = "localhost" if lab.dashboard.startswith("http:") else "lab.example"
     domains = [site, urlsplit(lab.dashboard).hostname, lab.application.partition(".")[2].partition(":")[0]]
-    told = page.evaluate(ATTACK, [lab.dashboard, domains, ENOUGH])
+    gained = page.evaluate(ATTACK, [lab.dashboard, domains, ENOUGH])
     secrets = [value for values in before.values() for value in values]
-    assert not any(secret in json.dumps(told) for secret in secrets)
-    assert not any(told["read"])
-    assert told["socket"] == ""
-    assert told["frame"] in ("SecurityError", "")
-    assert told["worker"] == ["SecurityError", f"{lab.application}/"]
+    assert not any(secret in json.dumps(gained) for secret in secrets)
+    assert not any(gained["read"])
+    assert gained["socket"] == ""
+    assert gained["frame"] in ("SecurityError", "")
+    assert gained["worker"] == ["SecurityError", f"{lab.application}/"]
     assert not [each for each in answered if any(secret in each for secret in secrets)]
     assert Command.objects.count() == commands
     assert not Container.objects.exclude(name="lab").exists()

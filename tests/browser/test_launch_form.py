@@ -117,7 +117,7 @@ def test_everything_that_was_filled_in_is_launched(site, open_as):
     assert made.remove_when_done
 
 
-def test_what_is_wrong_is_told_beside_its_field_and_nothing_typed_is_lost(site, open_as, shot):
+def test_what_is_wrong_is_shown_beside_its_field_and_nothing_typed_is_lost(site, open_as, shot):
     rows.gpu()
     page = open_as("ann", "/launch/", role="user")
     page.locator("#f-image").fill("local")

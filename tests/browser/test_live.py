@@ -88,7 +88,7 @@ def test_a_missed_number_is_noticed_and_everything_is_asked_for_again(site, open
     assert {"type": "resync"} in line.asked
 
 
-def test_a_lost_connection_is_told_with_the_age_of_what_is_seen_and_comes_back(site, open_as, shot):
+def test_a_lost_connection_is_reported_with_the_age_of_what_is_seen_and_comes_back(site, open_as, shot):
     made = rows.container("train-7", person("ann"), rows.gpu(), used=0.1)
     page, line = opened(open_as)
     line.cut()
@@ -110,7 +110,7 @@ def test_a_line_that_only_falls_silent_is_noticed_too(site, open_as):
     expect(page.locator("#banner-lost")).to_be_visible()
 
 
-def test_a_silent_scheduler_is_told(site, open_as):
+def test_a_silent_scheduler_is_shown(site, open_as):
     rows.gpu()
     page = open_as("ann", role="user")
     expect(page.locator("#banner-scheduler")).to_be_hidden()
@@ -119,7 +119,7 @@ def test_a_silent_scheduler_is_told(site, open_as):
     expect(page.locator("#connection")).to_have_text("Scheduler away")  # and no more "Live"
 
 
-def test_an_engine_that_is_away_is_told(site, open_as):
+def test_an_engine_that_is_away_is_shown(site, open_as):
     rows.gpu()
     rows.node(engine_error="Cannot connect to the Docker daemon")
     page = open_as("ann", role="user")

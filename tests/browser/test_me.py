@@ -37,7 +37,7 @@ def test_a_token_is_made_copied_from_and_ended_with_the_keyboard_alone(site, ope
     assert not Token.objects.exists()
 
 
-def test_a_password_is_changed_and_a_wrong_one_is_told_beside_its_field(site, open_as):
+def test_a_password_is_changed_and_a_wrong_one_is_shown_beside_its_field(site, open_as):
     rows.node()
     page = open_as("ann", "/me/")
     new = "another long password"

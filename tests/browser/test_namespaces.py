@@ -16,8 +16,8 @@ from web.models import AllocationEvent, UsageSample
 def pods(site):
     """Two in team-a, one in team-b, and one that no cluster runs; each held its own size all day."""
     card, made = rows.gpu(total=8 * rows.GIB), {}
-    told = (("train", "team-a", 2), ("notebook.main", "team-a", 1), ("serve", "team-b", 1), ("other", "", 1))
-    for number, (name, namespace, size) in enumerate(told):
+    specs = (("train", "team-a", 2), ("notebook.main", "team-a", 1), ("serve", "team-b", 1), ("other", "", 1))
+    for number, (name, namespace, size) in enumerate(specs):
         at = (
             {"namespace": namespace, "volume": f"{namespace}/{name}", "image": "pytorch/pytorch:2.9.1"}
             if namespace
@@ -30,7 +30,7 @@ def pods(site):
     UsageSample.objects.bulk_create(
         UsageSample(at=now - timedelta(minutes=minute), span=60, gpu=card, container=made[name],
                     used=size * rows.GIB, peak=size * rows.GIB)
-        for minute in range(-5, 1440) for name, _, size in told
+        for minute in range(-5, 1440) for name, _, size in specs
     )  # fmt: skip
     killed = [AllocationEvent(at=now, kind=AllocationEvent.Kind.KILLED, container=made[name]) for name in made]
     audit.append(events=killed)

@@ -63,7 +63,7 @@ def test_an_admin_makes_a_receiver_a_rule_and_a_silence(site, open_as, shot):
     shot(page, "notifications-filled")
 
 
-def test_a_person_says_what_they_are_told(site, open_as):
+def test_a_person_chooses_their_notifications(site, open_as):
     scenes.a_busy_card()
     page = open_as("ann", "/notifications/")
     expect(page).to_have_url(re.compile(r"/me/#notifications$"))

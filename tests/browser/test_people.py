@@ -91,7 +91,7 @@ def test_an_account_is_made_given_a_role_and_an_allowance_and_switched_off(site,
     assert not ada.is_active
 
 
-def test_the_last_admin_is_told_why_not(site, open_as):
+def test_the_last_admin_sees_why_not(site, open_as):
     rows.node()
     page = open_as("boss", "/people/boss/", role="admin")
     page.get_by_label("Role", exact=True).select_option("user")

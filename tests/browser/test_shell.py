@@ -49,7 +49,7 @@ def test_a_shell_is_opened_typed_into_resized_and_gone_with_its_page(
     assert appliance.named("quiet")["state"] == "running"
 
 
-def test_its_exit_code_is_told_and_another_can_be_opened(page: Page, appliance: Appliance) -> None:
+def test_its_exit_code_is_reported_and_another_can_be_opened(page: Page, appliance: Appliance) -> None:
     made = appliance.launch("sleep", "3600", name="again")
     page.goto(f"/containers/{made['id']}/shell/")
     expect(page.locator("#console-status")).to_have_text("A shell in again.", timeout=SOON)

@@ -25,12 +25,12 @@ def test_what_is_held_free_and_outside_us_is_the_card_at_sight(site, open_as):
         Gpu.objects.filter(pk=card.pk).update(free=dice.randrange(Gpu.objects.get(pk=card.pk).free))  # some is reserved
     page = open_as("ann")
     expect(page.locator(".card .held")).to_have_count(4)
-    for told in page.locator(".card .held").all_inner_texts():
-        parts, total = told.split(" = ")
+    for text in page.locator(".card .held").all_inner_texts():
+        parts, total = text.split(" = ")
         figures = [float(each) for each in re.findall(r"([\d.]+) GiB", parts)]
-        assert len(figures) == 5, told
-        assert round(sum(figures), 2) == float(total.removesuffix(" GiB")), told
-        assert re.search(r"held .* reserved, not yet used .* reserved .* free .* unavailable", parts), told
+        assert len(figures) == 5, text
+        assert round(sum(figures), 2) == float(total.removesuffix(" GiB")), text
+        assert re.search(r"held .* reserved, not yet used .* reserved .* free .* unavailable", parts), text
 
 
 def test_a_row_tells_what_a_container_computes_and_its_ram_and_follows_them(site, open_as):

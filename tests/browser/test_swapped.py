@@ -38,9 +38,9 @@ def test_the_dialog_says_how_long_the_first_move_takes_here(site, open_as):
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
     page.get_by_role("button", name="Pause and free memory").click()
     used = sum(claim.used for claim in held.claims.all()) / GIB
-    told = page.locator("#ask-text")
-    expect(told).to_contain_text("to host memory in about")
-    seconds = int(re.search(r"in about (\d+) s", told.inner_text())[1])
+    shown = page.locator("#ask-text")
+    expect(shown).to_contain_text("to host memory in about")
+    seconds = int(re.search(r"in about (\d+) s", shown.inner_text())[1])
     assert abs(seconds - 10 * used) <= 1
 
 

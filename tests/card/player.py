@@ -1,4 +1,4 @@
-"""Plays turns with the processes it is told, a container each, until it is killed or its input ends.
+"""Plays turns with the processes it is given, a container each, until it is killed or its input ends.
 
 python -m tests.card.player PROGRAM LOCK PID…   prints the guardian's pid once each has been stopped
 """

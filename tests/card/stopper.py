@@ -1,4 +1,4 @@
-"""Stops the processes it is told for a turn, as a scheduler does, until it is killed or its input ends.
+"""Stops the processes it is given for a turn, as a scheduler does, until it is killed or its input ends.
 
 python -m tests.card.stopper PROGRAM LOCK PID…   prints the guardian's pid and its workers'
 """

@@ -123,7 +123,7 @@ async def test_steps_out_of_order_are_refused(cuda: Program, helper: CardHelper)
         assert (caught.value.why, caught.value.state) == (Why.WRONG_STATE, State.RUNNING)
 
 
-async def test_a_process_without_a_card_or_dead_is_told(cuda: Program, helper: CardHelper) -> None:
+async def test_a_process_without_a_card_or_dead_is_reported(cuda: Program, helper: CardHelper) -> None:
     cuda.process.kill()
     cuda.process.wait()
     for pid in (cuda.pid, os.getpid()):
@@ -166,7 +166,7 @@ async def test_an_asker_that_dies_leaves_what_it_asked_for_done(
 
 
 @pytest.mark.parametrize("step", ["lock", "checkpoint", "restore", "unlock"])
-async def test_a_process_that_dies_meanwhile_is_told(quick: Card, cuda: Program, helper: CardHelper, step: str) -> None:
+async def test_process_that_dies_meanwhile_is_shown(quick: Card, cuda: Program, helper: CardHelper, step: str) -> None:
     steps = ["lock", "checkpoint", "restore", "unlock"]
     for each in steps[: steps.index(step)]:
         await getattr(helper, each)(cuda.pid, LONG)
@@ -190,7 +190,7 @@ async def test_who_asked_may_go_and_what_was_asked_for_is_done(quick: Card, cuda
     leaving = CardHelper(quick.env())
     await leaving.lock(cuda.pid, LONG)
     call = asyncio.create_task(leaving.checkpoint(cuda.pid, LONG))
-    await eventually(lambda: leaving._busy)  # from then on the worker has been told
+    await eventually(lambda: leaving._busy)  # from then on the worker has been asked
     call.cancel()
     await leaving.close()
     with pytest.raises(asyncio.CancelledError):
@@ -220,15 +220,15 @@ async def test_a_worker_that_is_left_lets_nobody_go_whom_it_has_stopped(quick: C
     await calls.close()
 
 
-async def test_a_driver_that_does_not_begin_in_time_is_told_like_any_other_failure(
+async def test_a_driver_that_does_not_begin_in_time_is_reported_like_any_other_failure(
     helper: CardHelper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as a TimeoutError: nobody would undo what was begun, and no scheduler would start."""
     monkeypatch.setattr(card_helper, "BEGIN_SECONDS", 0.0)
     assert "did not begin" in await helper.why_not()
-    with pytest.raises(CardError) as told:
+    with pytest.raises(CardError) as raised:
         await helper.state(1, LONG)
-    assert told.value.why is Why.HUNG
+    assert raised.value.why is Why.HUNG
 
 
 async def test_a_worker_that_is_killed_as_it_begins_is_followed_by_another(
@@ -254,7 +254,7 @@ else:
     await dying.close()
 
 
-async def test_a_worker_that_cannot_be_started_is_told_like_any_other_failure(
+async def test_a_worker_that_cannot_be_started_is_reported_like_any_other_failure(
     helper: CardHelper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(card_helper.sys, "executable", "/nowhere/python")
@@ -339,7 +339,7 @@ async def test_a_worker_that_answers_what_nobody_understands_is_ended_and_follow
     await helper.close()
 
 
-async def test_a_call_that_fails_by_what_nobody_thought_of_costs_its_worker_and_is_told_like_any_other(
+async def test_a_call_that_fails_by_what_nobody_thought_of_costs_its_worker_and_is_reported_like_any_other(
     quick: Card, cuda: Program, helper: CardHelper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host is out of memory, say. A worker that is in no list would be there until the scheduler ends."""

@@ -39,8 +39,8 @@ class Pair:
         self.guardian = Guardian(guardian, Generation(lock), card.env())
         self.player = TurnPlayer(CardHelper(card.env()), self.guardian, Rules(cycle=0.4))
         self.player.pids = lambda id_: {self.programs[id_].pid}
-        self.told: list[tuple[str, str]] = []
-        self.player.report = lambda id_, why: self.told.append((id_, why))
+        self.reports: list[tuple[str, str]] = []
+        self.player.report = lambda id_, why: self.reports.append((id_, why))
 
     async def begin(self) -> None:
         await self.player.start({GPU: Mode.TURNS})
@@ -86,20 +86,20 @@ async def test_one_that_is_frozen_and_barred_in_the_middle_of_a_lock_goes_on_whe
     assert await all_go_on(helper, one) < LONG
 
 
-async def test_that_one_takes_no_turns_is_told_until_it_was_stopped_again(
+async def test_that_one_takes_no_turns_is_reported_until_it_was_stopped_again(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not until it may be stopped again: that it may be is no sign that it can be."""
     monkeypatch.setattr(turns, "HUNG_FOR", 0.0)
-    told: list[tuple[str, str, bool]] = []
-    pair.player.report = lambda id_, why: told.append((id_, why, pair.player.is_stopped(id_)))
+    reported: list[tuple[str, str, bool]] = []
+    pair.player.report = lambda id_, why: reported.append((id_, why, pair.player.is_stopped(id_)))
     pair.player.hang("one", "It hung.")
     await eventually(lambda: not pair.player._parts["one"].barred)
     pair.compute()
-    await eventually(lambda: len(told) > 1)
+    await eventually(lambda: len(reported) > 1)
     await pair.take_turns()
-    assert [each[:2] for each in told] == [("one", "It hung."), ("one", "")]
-    assert told[1][2]  # it is stopped
+    assert [each[:2] for each in reported] == [("one", "It hung."), ("one", "")]
+    assert reported[1][2]  # it is stopped
 
 
 async def test_of_a_container_that_ends_while_it_is_stopped_nobody_is_let_go_later(pair: Pair) -> None:
@@ -120,7 +120,7 @@ async def test_a_fault_of_ours_at_one_turn_holds_up_nobody(pair: Pair, helper: C
         raise RuntimeError(id_)
 
     pair.player.pids = once
-    await eventually(lambda: pair.told, LONG)
+    await eventually(lambda: pair.reports, LONG)
     assert await all_go_on(helper, *pair.programs.values()) < LONG
 
 
@@ -145,13 +145,13 @@ async def test_without_a_guardian_nobody_stays_stopped(card: Card, helper: CardH
     assert pair.guardian.pid is not None
     place.unlink()
     os.kill(pair.guardian.pid, signal.SIGKILL)
-    await eventually(lambda: pair.told, LONG)
+    await eventually(lambda: pair.reports, LONG)
     assert await all_go_on(helper, *pair.programs.values()) < LONG
-    assert "The guardian cannot be started" in pair.told[0][1]
+    assert "The guardian cannot be started" in pair.reports[0][1]
     await pair.player.close()
 
 
-async def test_whom_the_guardian_was_never_told_of_it_does_not_unlock(
+async def test_whom_the_guardian_does_not_know_it_does_not_unlock(
     card: Card,
     helper: CardHelper,
     generation: Generation,

@@ -65,7 +65,7 @@ class Stand:
     """Answers as REST does, with what a test says."""
 
     def __init__(self) -> None:
-        self.told: dict[str, list[dict[str, Any]]] = {"gpus": [CARD], "containers": [], "queue": []}
+        self.lists: dict[str, list[dict[str, Any]]] = {"gpus": [CARD], "containers": [], "queue": []}
         self.answers = threading.Event()  # while it is set
         self.answers.set()
         stand = self
@@ -73,7 +73,7 @@ class Stand:
         class Answers(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 stand.answers.wait()
-                body = json.dumps({"results": stand.told[self.path.split("/")[3]], "next": None}).encode()
+                body = json.dumps({"results": stand.lists[self.path.split("/")[3]], "next": None}).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

@@ -28,7 +28,7 @@ def test_whoami_tells_the_allowance_and_what_of_it_is_in_use(appliance, shell):
     assert json.loads(shell("whoami", "--json").stdout)["username"] == "admin"
 
 
-def test_the_policy_is_told_and_set(shell):
+def test_the_policy_is_shown_and_set(shell):
     for name in ("fair", "fifo"):  # the latter is how this appliance began
         done = shell("policy", name)
         assert (done.returncode, name in done.stdout) == (0, True)
@@ -69,8 +69,8 @@ def test_four_bytes_were_meant_to_be_gibibytes(appliance, shell):
                   ("forecast", "--gpu-memory", "4")):  # fmt: skip
         done = shell(*words)
         assert done.returncode in (1, 125)
-        told = 'This has to be at least 1 MiB. 4 without a unit is 4 bytes: did you mean "4GiB"?'
-        assert done.stderr == f"gpushare: --gpu-memory: {told}\n"
+        text = 'This has to be at least 1 MiB. 4 without a unit is 4 bytes: did you mean "4GiB"?'
+        assert done.stderr == f"gpushare: --gpu-memory: {text}\n"
 
 
 def test_wait_prints_the_exit_codes_and_exits_with_the_last(appliance, shell, start):

@@ -17,7 +17,7 @@ def at(days: int) -> str:
     return f"{datetime.now() + timedelta(days=days):%Y-%m-%d}T08:00"
 
 
-def test_a_notice_is_announced_listed_told_at_a_launch_and_withdrawn(shell):
+def test_a_notice_is_announced_listed_shown_at_a_launch_and_withdrawn(shell):
     assert shell("notice").stdout == "No notices.\n"
     made = shell("notice", "New driver", "--from", at(2), "--to", f"{at(2)[:10]} 12:00", "--then", "end")
     assert made.returncode == 0, made.stderr

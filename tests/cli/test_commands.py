@@ -47,9 +47,9 @@ def test_lists_are_filtered_sorted_and_shaped_and_what_matches_is_killed(applian
     assert "name containers, or give --filter" in shell("kill").stderr
     assert shell("kill", "--filter", "name=two").stdout.startswith("two: ")
     assert shell("ps", "-q").stdout.count("\n") == 1
-    told = [json.loads(line) for line in shell("events", "--from", "1h", "--no-follow", "--json").stdout.splitlines()]
-    assert ("killed", "two") in {(event["kind"], event["name"]) for event in told}
-    assert [event["id"] for event in told] == sorted({event["id"] for event in told})
+    events = [json.loads(line) for line in shell("events", "--from", "1h", "--no-follow", "--json").stdout.splitlines()]
+    assert ("killed", "two") in {(event["kind"], event["name"]) for event in events}
+    assert [event["id"] for event in events] == sorted({event["id"] for event in events})
 
 
 def test_stop_inspect_tokens_and_audit(appliance, shell):
@@ -116,8 +116,8 @@ def test_resume_says_of_one_without_room_that_it_comes_back(appliance, shell):
     until(lambda: appliance.named("out")["gpus"][0]["used"] > 200 << 20)
     assert shell("pause", "--free", "out").stdout == "out: swapped\n"
     appliance.launch("sleep", "600", name="holder", gpu_memory="900MiB", guaranteed=True)
-    told = "out: swapped. It goes on as soon as its memory is back on its card.\n"
-    assert shell("resume", "out").stdout == told
+    text = "out: swapped. It goes on as soon as its memory is back on its card.\n"
+    assert shell("resume", "out").stdout == text
 
 
 def test_pause_resume_and_kill_say_what_became_of_each(appliance, shell):
@@ -151,8 +151,8 @@ def test_set_changes_quota_and_priority(appliance, shell):
     appliance.launch("sleep", "600", name="tuned", gpu_memory="256MiB")
     done = shell("set", "tuned", "--gpu-memory", "384MiB", "--priority", "5")
     assert done.stdout == "tuned: quota 384 MiB, priority 5\n"
-    told = appliance.named("tuned")
-    assert (told["gpus"][0]["quota"], told["priority"]) == (384 * 2**20, 5)
+    row = appliance.named("tuned")
+    assert (row["gpus"][0]["quota"], row["priority"]) == (384 * 2**20, 5)
     assert "--gpu-memory: " in shell("set", "tuned", "--gpu-memory", "64GiB").stderr
 
 
@@ -212,8 +212,8 @@ def test_queue_gpus_and_top_show_who_waits_for_what(appliance, shell):
     def one_figure():
         """900 of 1024 MiB are reserved, though nothing of it is used; a context of the waiter takes 66 of the rest."""
         (card,) = json.loads(shell("gpus", "--json").stdout)
-        told = shell("queue").stdout, shell("gpus").stdout
-        return card["free"] == 58 * 2**20 and "; 58 MiB is free." in told[0] and " 58 MiB " in told[1]
+        outputs = shell("queue").stdout, shell("gpus").stdout
+        return card["free"] == 58 * 2**20 and "; 58 MiB is free." in outputs[0] and " 58 MiB " in outputs[1]
 
     until(one_figure)
     assert len(cards) == 2
@@ -303,8 +303,8 @@ def test_report_and_peak_tell_what_was_held(appliance, shell):
     assert " to " in span
     assert heads.split() == ["USER", "CONTAINERS", "GIB·HOURS", "GPU·HOURS", "PEAK", "SUSPENDED", "REJECTS", "COST"]
     assert [row.split()[0] for row in rows] == ["admin", "total"]
-    told = json.loads(shell("report", "--from", "1h", "--group-by", "image", "--json").stdout)
-    assert [row["group"] for row in told["rows"]] == ["local"]
+    report = json.loads(shell("report", "--from", "1h", "--group-by", "image", "--json").stdout)
+    assert [row["group"] for row in report["rows"]] == ["local"]
     csv = shell("report", "--from", "1h", "--csv").stdout.splitlines()
     assert csv[0].startswith("user,containers,vram_gib_hours,")
     assert not csv[-1].startswith("total,")

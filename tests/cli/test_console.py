@@ -136,7 +136,7 @@ def test_a_program_that_fills_the_screen_draws_it_anew_when_the_connection_is_ba
         it.exit_code()
 
 
-def test_what_ends_while_the_connection_is_broken_has_its_exit_code_told(
+def test_what_ends_while_the_connection_is_broken_has_its_exit_code_reported(
     appliance: Appliance, docker_api: docker.APIClient
 ) -> None:
     with shell(appliance, "ends") as it:

@@ -42,7 +42,7 @@ def reader(tmp_path):
     running.close()
 
 
-def told(reader, command, before):
+def page_after(reader, command, before):
     out, err, _ = reader(command, before)
     return streams(out + err)
 
@@ -53,7 +53,7 @@ def test_the_page_about_the_command_line_shows_what_happens(reader):
         before, shown = code, streams(example.shown)
         if example.command.split()[1] in LOOKS:
             with suppress(AssertionError):  # the line below says what it printed instead
-                until(lambda typed=example.command, code=before, page=shown: told(reader, typed, code) == page)
+                until(lambda typed=example.command, code=before, page=shown: page_after(reader, typed, code) == page)
         out, err, code = reader(example.command, before)
         assert streams(out + err) == shown, f"docs/cli.md:{example.line}: {example.command}"
 

@@ -90,10 +90,10 @@ def test_refusals_that_time_or_a_login_can_mend_say_so():
 
 
 def test_what_a_refusal_says_itself_is_not_said_again():
-    told = {"error": {"code": "x", "message": "Too many failed attempts. Try again in 7 seconds."}}
-    assert from_answer(429, told, "7").line() == "Too many failed attempts. Try again in 7 seconds"
-    told = {"error": {"code": "bad_token", "message": "This token is not known; sign in again."}}
-    assert from_answer(401, told).line() == "This token is not known; sign in again: gpushare login"
+    body = {"error": {"code": "x", "message": "Too many failed attempts. Try again in 7 seconds."}}
+    assert from_answer(429, body, "7").line() == "Too many failed attempts. Try again in 7 seconds"
+    body = {"error": {"code": "bad_token", "message": "This token is not known; sign in again."}}
+    assert from_answer(401, body).line() == "This token is not known; sign in again: gpushare login"
 
 
 def test_https_to_a_port_without_tls_says_which_address_is_meant():
@@ -106,7 +106,7 @@ def test_https_to_a_port_without_tls_says_which_address_is_meant():
 
 
 @pytest.mark.parametrize("body", [None, [], "text", {"detail": "not ours"}, {"error": "text"}])
-def test_an_answer_beside_the_contract_is_told_as_such(body):
+def test_an_answer_beside_the_contract_is_reported_as_such(body):
     problem = from_answer(502, body)
     assert (problem.code, problem.status, problem.away) == ("unexpected", 502, True)
     assert isinstance(problem, Problem)

@@ -91,16 +91,16 @@ async def answered(request: bytes, route: Route) -> bytes:
     ],
 )
 async def test_the_application_is_asked_by_the_name_that_it_knows(sent: str, heard: str) -> None:
-    answer, told = await asked(f"{HEAD}{sent}\r\n")
+    answer, received = await asked(f"{HEAD}{sent}\r\n")
     assert answer.endswith(b"\r\n\r\nhi")
-    assert f"\r\n{heard}\r\n".lower().encode() in told[0].lower()
+    assert f"\r\n{heard}\r\n".lower().encode() in received[0].lower()
 
 
 async def test_two_requests_on_one_connection_and_a_body_pass() -> None:
     post = f"POST /save HTTP/1.1\r\nHost: {OWN}\r\nContent-Length: 4\r\n\r\nbody"
-    answer, told = await asked(f"{post}{HEAD}\r\n")
+    answer, received = await asked(f"{post}{HEAD}\r\n")
     assert answer.count(b"HTTP/1.1 200") == 2
-    assert b"".join(told).count(b"body") == 1
+    assert b"".join(received).count(b"body") == 1
 
 
 async def test_a_redirect_to_itself_leads_back_to_the_browser_s_name() -> None:
@@ -112,9 +112,9 @@ async def test_a_redirect_to_itself_leads_back_to_the_browser_s_name() -> None:
 async def test_after_an_upgrade_bytes_pass_as_they_are() -> None:
     upgraded = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81\x02no HTTP"
     upgrade = f"{HEAD}Upgrade: websocket\r\nConnection: Upgrade\r\nOrigin: http://{OWN}\r\n\r\n"
-    answer, told = await asked(upgrade, upgraded)
+    answer, received = await asked(upgrade, upgraded)
     assert answer.endswith(b"\x81\x02no HTTP")
-    assert b"upgrade: websocket" in told[0].lower()
+    assert b"upgrade: websocket" in received[0].lower()
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ async def test_after_an_upgrade_bytes_pass_as_they_are() -> None:
 async def test_what_makes_no_sense_is_answered(
     request_: str, answer: bytes, problem: OwnAnswer | None, status: bytes
 ) -> None:
-    got, told = await asked(request_, answer, problem)
+    got, received = await asked(request_, answer, problem)
     assert got.startswith(b"HTTP/1.1 " + status), got
-    assert (not told) is (answer is OK)
+    assert (not received) is (answer is OK)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ async def test_what_makes_no_sense_is_answered(
      "Upgrade: websocket\r\nConnection: Upgrade\r\nOrigin: https://evil.example"],
 )  # fmt: skip
 async def test_a_page_elsewhere_reaches_no_application(sent: str) -> None:
-    answer, told = await asked(f"{HEAD}{sent}\r\n\r\n")
+    answer, received = await asked(f"{HEAD}{sent}\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 403")
-    assert not told
+    assert not received
 
 
 async def test_an_application_sets_cookies_of_its_own_name_only() -> None:
@@ -174,8 +174,8 @@ async def test_an_answer_reaches_nothing_beyond_the_application(header: str) -> 
 )
 async def test_the_door_s_cookies_and_what_a_proxy_says_reach_no_application(sent: str, heard: str | None) -> None:
     said = f"Cookie: {sent}\r\nX-Forwarded-Host: gpu1\r\nForwarded: for=1.2.3.4\r\nX-Real-IP: 1.2.3.4\r\n"
-    _, told = await asked(f"{HEAD}{said}\r\n")
-    asking = told[0].decode().lower()
+    _, received = await asked(f"{HEAD}{said}\r\n")
+    asking = received[0].decode().lower()
     assert "secret" not in asking
     assert "1.2.3.4" not in asking
     assert "gpu1" not in asking
@@ -183,10 +183,10 @@ async def test_the_door_s_cookies_and_what_a_proxy_says_reach_no_application(sen
 
 
 @pytest.mark.parametrize("origin", ["", f"Origin: http://{OWN}\r\n"])
-async def test_an_application_is_told_its_name_in_the_browser_where_it_has_no_origin_to_compare(origin: str) -> None:
+async def test_an_application_gets_its_name_in_the_browser_where_it_has_no_origin_to_compare(origin: str) -> None:
     """Gradio makes addresses of it; code-server refuses an Origin that is another's."""
-    _, told = await asked(f"{HEAD}{origin}\r\n")
-    asking = told[0].decode().lower()
+    _, received = await asked(f"{HEAD}{origin}\r\n")
+    asking = received[0].decode().lower()
     names = f"x-forwarded-host: {OWN}\r\nx-forwarded-proto: http\r\n"
     assert (names in asking, "x-forwarded" in asking) == ((False, False) if origin else (True, True))
 

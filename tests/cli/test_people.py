@@ -59,8 +59,8 @@ def test_a_group_its_members_and_its_allowance(shell):
     )
     answer = json.loads(given.stdout)
     assert (answer["gpu_memory"], answer["images"], answer["compute_limit"]) == (40 * 2**30, ["lab/*"], 30)
-    told = shell("people", "bob").stdout
-    assert "40 GiB   From the group vision 数学." in told
+    output = shell("people", "bob").stdout
+    assert "40 GiB   From the group vision 数学." in output
     assert "40 GiB" in shell("allowances").stdout
     assert shell("allowances", "vision 数学", "--group", "--gpu-memory", "none").stdout.count("40 GiB") == 0
     (card,) = json.loads(shell("allowances", "vision 数学", "--group", "--gpus", "0", "--json").stdout)["gpus"]
@@ -73,7 +73,7 @@ def test_a_group_its_members_and_its_allowance(shell):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("people", "--role", "admin"), "a NAME is missing"),
         (("people", "nobody"), "There is no account of this name"),
@@ -87,10 +87,10 @@ def test_a_group_its_members_and_its_allowance(shell):
         (("people", "x", "--role", "god"), "god"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(shell, words, told):
+def test_what_makes_no_sense_is_one_line(shell, words, expected):
     done = shell(*words)
     assert done.returncode in (1, 2)
-    assert told in done.stderr
+    assert expected in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -197,10 +197,10 @@ def test_a_program_that_cannot_run_ends_as_with_docker(appliance, program, code)
     assert program in done.stderr
 
 
-def test_a_program_that_is_refused_memory_beyond_its_quota_is_told_of(appliance):
+def test_a_program_that_is_refused_memory_beyond_its_quota_is_reported(appliance):
     """The program alone says that memory is out, and not whose limit that was."""
     done = run(appliance, "--name", "greedy", "--gpu-memory", "512MiB", "local", WORKLOAD, "--bytes", "1GiB")
     assert done.returncode != 0
-    told = "gpushare: greedy asked for 256 MiB beyond its quota of 512 MiB and was refused; for more: --gpu-memory"
-    assert done.stderr.splitlines()[-1] == told
+    text = "gpushare: greedy asked for 256 MiB beyond its quota of 512 MiB and was refused; for more: --gpu-memory"
+    assert done.stderr.splitlines()[-1] == text
     assert done.stderr.count("was refused") == 1

@@ -42,8 +42,8 @@ def test_every_command_answers_programs_too():
         "print(len(commands), *(name for name, made in commands.items()"
         " if not any('--json' in option.opts for option in made.params)))"
     )
-    told = subprocess.check_output([sys.executable, "-c", script], env=environment(), text=True)
-    count, *without = told.split()
+    output = subprocess.check_output([sys.executable, "-c", script], env=environment(), text=True)
+    count, *without = output.split()
     assert int(count) >= 15
     assert without == ["exec"]  # what it writes is the program's own
 

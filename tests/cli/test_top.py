@@ -54,7 +54,7 @@ def test_kill_asks_first_and_only_yes_kills(appliance: Appliance) -> None:
         leaves(screen)
 
 
-def test_a_refused_kill_is_told_and_nothing_ends(appliance: Appliance) -> None:
+def test_a_refused_kill_is_reported_and_nothing_ends(appliance: Appliance) -> None:
     """Its container ended between the question and the answer."""
     made = appliance.launch("sleep", "600", name="quick", gpu_memory="64MiB")
     with top(appliance.environ) as screen:
@@ -161,8 +161,8 @@ def jobs(lines: list[str]) -> list[str]:
 
 @SIZES
 def test_two_hundred_scroll_by_key_and_thirty_that_wait_stay_few(stand: Stand, rows: int, columns: int) -> None:
-    stand.told["containers"] = [container(number) for number in range(200)]
-    stand.told["queue"] = [waiting(number) for number in range(1, 31)]
+    stand.lists["containers"] = [container(number) for number in range(200)]
+    stand.lists["queue"] = [waiting(number) for number in range(1, 31)]
     with top(stand.environ, rows, columns) as screen:
         lines = screen.shows(has("job-000"))
         shown = jobs(lines[:-2])
@@ -185,7 +185,7 @@ def test_two_hundred_scroll_by_key_and_thirty_that_wait_stay_few(stand: Stand, r
 
 
 def test_sorting_turning_and_the_mark_that_stays_on_its_container(stand: Stand) -> None:
-    stand.told["containers"] = [container(2, owner="b"), container(3, owner="a"), container(1, owner="c")]
+    stand.lists["containers"] = [container(2, owner="b"), container(3, owner="a"), container(1, owner="c")]
     with top(stand.environ) as screen:
         screen.shows(has("job-002"))
         screen.type("\x1b[B")
@@ -202,14 +202,14 @@ def test_sorting_turning_and_the_mark_that_stays_on_its_container(stand: Stand) 
             lines = screen.shows(has(f"by {order}"))
             assert jobs(lines[:-2]) == [f"job-{number:03}" for number in expected], order
             assert lines[-2].startswith("job-003")
-        stand.told["containers"] = [container(9, owner="0"), *stand.told["containers"]]
+        stand.lists["containers"] = [container(9, owner="0"), *stand.lists["containers"]]
         lines = screen.shows(has("job-009"))
         assert lines[-2].startswith("job-003")
         leaves(screen)
 
 
 def test_the_filter_takes_letters_and_escape_takes_it_off(stand: Stand) -> None:
-    stand.told["containers"] = [container(1, owner="Jürgen"), container(2, owner="日本"), container(3, state="paused")]
+    stand.lists["containers"] = [container(1, owner="Jürgen"), container(2, owner="日本"), container(3, state="paused")]
     with top(stand.environ) as screen:
         screen.shows(has("job-001"))
         screen.type("/jÜrx\x7f\r")
@@ -234,10 +234,10 @@ def test_the_filter_takes_letters_and_escape_takes_it_off(stand: Stand) -> None:
 
 def test_a_window_of_any_size_is_filled_and_never_overrun(stand: Stand) -> None:
     names = ["x" * 63, "short"]
-    stand.told["containers"] = [
+    stand.lists["containers"] = [
         container(n, name=name, owner="jemand@sehr-langer.name.example") for n, name in enumerate(names)
     ]
-    stand.told["queue"] = [waiting(1)]
+    stand.lists["queue"] = [waiting(1)]
     with top(stand.environ, 24, 80) as screen:
         screen.shows(has("short"))
         for rows, columns in ((50, 200), (24, 80), (10, 40), (4, 20), (1, 5), (2, 300), (24, 80)):
@@ -255,7 +255,7 @@ def test_a_window_of_any_size_is_filled_and_never_overrun(stand: Stand) -> None:
 
 
 def test_at_eighty_columns_what_matters_stays_and_names_are_whole_if_they_can_be(stand: Stand) -> None:
-    stand.told["containers"] = [container(1, name="a-name-of-thirty-two-letters-yes", state="suspended",
+    stand.lists["containers"] = [container(1, name="a-name-of-thirty-two-letters-yes", state="suspended",
                                           suspended_since=datetime.now(UTC).isoformat(), queue_position=1)]  # fmt: skip
     with top(stand.environ) as screen:
         lines = screen.shows(has("a-name-of-thirty-two-letters-yes"))
@@ -275,8 +275,8 @@ def test_a_reason_is_whole_at_eighty_columns(stand: Stand) -> None:
         "Needs 2 GiB, 124 MiB is free. train-of-bob holds 60 GiB and is paused; resume or kill it. Waits for a turn of "
         "the group vision, whose members hold 1.4 times their fair share."
     )
-    stand.told["containers"] = [container(number) for number in range(40)]
-    stand.told["queue"] = [waiting(1, reason=reason), *(waiting(number) for number in range(2, 9))]
+    stand.lists["containers"] = [container(number) for number in range(40)]
+    stand.lists["queue"] = [waiting(1, reason=reason), *(waiting(number) for number in range(2, 9))]
     with top(stand.environ) as screen:
         lines = screen.shows(has("wait-1"))
         text = " ".join(" ".join(lines).split())
@@ -290,7 +290,7 @@ def test_a_reason_is_whole_at_eighty_columns(stand: Stand) -> None:
 
 def test_wide_and_combining_letters_keep_the_columns(stand: Stand) -> None:
     owners = ["漢字漢字", "é́", "plain", "🚀🚀"]
-    stand.told["containers"] = [container(number, owner=owner) for number, owner in enumerate(owners)]
+    stand.lists["containers"] = [container(number, owner=owner) for number, owner in enumerate(owners)]
     with top(stand.environ, 24, 100) as screen:
         screen.shows(has("job-003"))
         cells = screen._screen.buffer
@@ -304,9 +304,9 @@ def test_wide_and_combining_letters_keep_the_columns(stand: Stand) -> None:
 
 def test_names_give_a_terminal_no_orders(stand: Stand) -> None:
     hostile = "\x1b]52;c;cm0=\x07\x1b[2J\x9b5n\u202e\r\nforged"
-    stand.told["containers"] = [container(1, name=f"job-001{hostile}", owner=hostile, image=hostile)]
-    stand.told["queue"] = [waiting(1, name=hostile, reason=hostile, owner=hostile)]
-    stand.told["gpus"] = [CARD | {"name": hostile}]
+    stand.lists["containers"] = [container(1, name=f"job-001{hostile}", owner=hostile, image=hostile)]
+    stand.lists["queue"] = [waiting(1, name=hostile, reason=hostile, owner=hostile)]
+    stand.lists["gpus"] = [CARD | {"name": hostile}]
     with top(stand.environ, 24, 200) as screen:
         screen.shows(has("job-001"))
         screen.type("k")
@@ -325,7 +325,7 @@ def written_lines(drawn: bytes) -> set[int]:
 
 def test_nothing_flickers(stand: Stand) -> None:
     """Only what changed is written, nothing is cleared, and a terminal shows it all at once."""
-    stand.told["containers"] = [container(number) for number in range(50)]
+    stand.lists["containers"] = [container(number) for number in range(50)]
     with top(stand.environ) as screen:
         screen.shows(has("job-000"))
         until(lambda: written_lines(screen.rests(0.5)) <= {1})  # the first drawing is through
@@ -337,7 +337,7 @@ def test_nothing_flickers(stand: Stand) -> None:
 
 
 def test_a_slow_server_makes_no_key_slow(stand: Stand) -> None:
-    stand.told["containers"] = [container(number) for number in range(3)]
+    stand.lists["containers"] = [container(number) for number in range(3)]
     with top(stand.environ) as screen:
         screen.shows(has("job-000"))
         stand.answers.clear()
@@ -353,11 +353,11 @@ def test_a_slow_server_makes_no_key_slow(stand: Stand) -> None:
 
 def test_one_look_squeezes_no_name_however_narrow(stand: Stand) -> None:
     name, owner = "n" * 63, "jemand@sehr-langer.name.example"
-    stand.told["containers"] = [container(1, name=name, owner=owner)]
-    stand.told["queue"] = [waiting(1, name=name, owner=owner)]
-    told = gpushare("top", "--once", environ=stand.environ | {"COLUMNS": "80"}).stdout
-    assert told.count(name) == told.count(owner) == 2
-    assert "\x1b" not in told
+    stand.lists["containers"] = [container(1, name=name, owner=owner)]
+    stand.lists["queue"] = [waiting(1, name=name, owner=owner)]
+    output = gpushare("top", "--once", environ=stand.environ | {"COLUMNS": "80"}).stdout
+    assert output.count(name) == output.count(owner) == 2
+    assert "\x1b" not in output
     with Screen([*ENTRY, "top", "--once"], environment(stand.environ), 24, 80) as screen:
         assert screen.exit_code() == 0
         assert name in screen.seen.decode()
@@ -366,7 +366,7 @@ def test_one_look_squeezes_no_name_however_narrow(stand: Stand) -> None:
 
 
 def test_a_terminal_that_cannot_be_drawn_on_gets_one_look(stand: Stand) -> None:
-    stand.told["containers"] = [container(1)]
+    stand.lists["containers"] = [container(1)]
     with Screen(["env", "TERM=dumb", *ENTRY, "top"], environment(stand.environ)) as screen:
         assert screen.exit_code() == 0
         assert b"job-001" in screen.seen
@@ -374,7 +374,7 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_one_look(stand: Stand) -> None:
 
 
 def test_without_colours_where_that_is_wished(stand: Stand) -> None:
-    stand.told["containers"] = [container(1)]
+    stand.lists["containers"] = [container(1)]
     with top(stand.environ | {"NO_COLOR": "1"}) as screen:
         screen.shows(has("job-001"))
         leaves(screen)

@@ -95,8 +95,8 @@ def test_a_clock_time_carries_its_date_only_on_another_day():
 
 
 def test_a_gpu_that_tells_nothing_takes_no_part_in_what_a_container_computed_as_on_its_page():
-    told = {"held_back_lately": 12.0, "had_lately": 30.0}
-    gpus = [told, {"held_back_lately": None, "had_lately": None}]
+    fields = {"held_back_lately": 12.0, "had_lately": 30.0}
+    gpus = [fields, {"held_back_lately": None, "had_lately": None}]
     container = {"state": "running", "gpus": gpus, "started_at": "2026-11-01T00:00:00Z"}
     assert state_words(container, NOW) == "running, 50 % in turns"
 
@@ -112,25 +112,25 @@ def test_a_table_aligns_figures_right_and_lets_no_control_character_through():
 
 def test_a_state_says_what_one_would_ask_next():
     it = {"state": "running", "gpus": [{"had_lately": 15.0, "held_back_lately": 30.0}], "exit_code": None}
-    for lived, told in (("21:00:00", 25), ("21:29:00", 25), ("21:29:40", 75)):
-        assert state_words(it | {"started_at": f"2026-11-20T{lived}Z"}, NOW) == f"running, {told} % in turns"
+    for lived, percent in (("21:00:00", 25), ("21:29:00", 25), ("21:29:40", 75)):
+        assert state_words(it | {"started_at": f"2026-11-20T{lived}Z"}, NOW) == f"running, {percent} % in turns"
     gone = it | {"state": "swapped", "gave_way": "idle", "gave_way_to": "late"}
     assert state_words(gone, NOW) == "swapped, gave way to late"
     assert state_words(gone | {"gave_way": ""}, NOW) == "swapped"
 
 
 def test_a_forecast_that_a_swarm_decides_names_no_node():
-    told = "Swarm chooses the node. It is started as soon as one has room."
+    text = "Swarm chooses the node. It is started as soon as one has room."
     client = Mock(each=lambda *_, **__: [{"uuid": f"GPU-{n}", "index": n, "node": f"gpu{n}"} for n in range(2)])
-    assert _by_number(client, told, "", "Swarm chooses the node.") == told
+    assert _by_number(client, text, "", "Swarm chooses the node.") == text
     assert _by_number(client, "GPU-1 has it.", "gpu1", "It is empty.") == "Would go to gpu1. It is empty. 1 has it."
 
 
 def test_help_at_eighty_columns_cuts_no_line(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}, terminal_width=80).stdout
-    assert "forecast" in told
-    long = [line for line in told.splitlines() if line.endswith("...") or len(line) > 80]
+    output = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}, terminal_width=80).stdout
+    assert "forecast" in output
+    long = [line for line in output.splitlines() if line.endswith("...") or len(line) > 80]
     assert long == ["Usage: gpushare [OPTIONS] COMMAND [ARGS]..."]
 
 
@@ -148,7 +148,7 @@ def test_a_list_is_in_the_order_of_a_column(column, names):
     assert "".join(each["name"] for each in in_order(found, column, CONTAINER_KEYS)) == names
 
 
-def test_columns_are_chosen_and_an_unknown_one_is_told_with_those_there_are():
+def test_columns_are_chosen_and_an_unknown_one_is_reported_with_those_there_are():
     heads, rows = ("ID", "NAME", ">USED"), [("1", "a", "2 GiB")]
     assert only(heads, rows, "used, name") == ([">USED", "NAME"], [["2 GiB", "a"]])
     for do in (lambda: only(heads, rows, "size"), lambda: in_order([], "size", CONTAINER_KEYS)):

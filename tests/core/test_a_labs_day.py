@@ -72,6 +72,6 @@ def test_transfers_take_what_was_measured():
 
 def test_the_command_prints_a_table_for_each(capsys):
     command.main(["--day", "--seeds=1"])
-    told = capsys.readouterr().out
-    assert [part.split("  ")[0] for part in told.split("\n\n")[1:]] == ["80 GiB", "2 x 141 GiB", "paper, N=18 to 38"]
-    assert told.count("rotate, 10 min") == 2
+    output = capsys.readouterr().out
+    assert [part.split("  ")[0] for part in output.split("\n\n")[1:]] == ["80 GiB", "2 x 141 GiB", "paper, N=18 to 38"]
+    assert output.count("rotate, 10 min") == 2

@@ -47,6 +47,6 @@ def test_the_papers_workload_ends_under_it():
     assert outcome.finish >= bound(jobs)
 
 
-def test_pages_and_rest_are_told_of_it():
-    told = described()[-1]
-    assert (told["name"], told["explanation"]) == (NAME, "The smallest call is served first.")
+def test_pages_and_rest_describe_it():
+    last = described()[-1]
+    assert (last["name"], last["explanation"]) == (NAME, "The smallest call is served first.")

@@ -197,7 +197,7 @@ def test_who_holds_memory_on_one_gpu_waits_for_nobody_on_another():
         lambda world: [effect for key in (1, 3) for effect in end(world, key)],
         lambda world: world.do(WaitedBefore(2.0, frozenset(), UNTIL)),
     ],
-    ids=["late", "killed", "paused", "had it", "ended", "told anew"],
+    ids=["late", "killed", "paused", "had it", "ended", "reported anew"],
 )
 def test_it_goes_on_without_those_who_do_not_ask_again(over):
     world, (_, b, _) = after_a_restart()

@@ -99,7 +99,7 @@ class Host(RuleBasedStateMachine):
         self.tell(Left(self.now, name))
 
     @rule(name=names, event=st.sampled_from((Barred, Admitted, Rests, Yields)))
-    def is_told(self, name, event):
+    def is_notified(self, name, event):
         self.tell(event(self.now, name))
 
     @rule(name=names, its=st.just(()) | gpus, part=parts)

@@ -62,10 +62,10 @@ class Host:
         self.now += seconds
         return [each for each in self.tell(Ticked(self.now)) if isinstance(each, Relocate)]
 
-    def carries_out(self, told: Relocate) -> list[Relocate]:
-        effects = self.tell(SwappedOut(self.now, told.container, {told.old: told.new}))
-        assert Restore(told.container) in effects
-        return [each for each in self.tell(CameBack(self.now, told.container)) if isinstance(each, Relocate)]
+    def carries_out(self, effect: Relocate) -> list[Relocate]:
+        effects = self.tell(SwappedOut(self.now, effect.container, {effect.old: effect.new}))
+        assert Restore(effect.container) in effects
+        return [each for each in self.tell(CameBack(self.now, effect.container)) if isinstance(each, Relocate)]
 
 
 def pieces(**fields: Any) -> Host:
@@ -79,10 +79,10 @@ def pieces(**fields: Any) -> Host:
 
 def test_a_holder_goes_to_another_card_so_that_a_whole_one_is_free() -> None:
     host = pieces()
-    (told,) = host.passes(3600)
-    assert told == Relocate("b", "g1", "g0", "waits")
+    (moves,) = host.passes(3600)
+    assert moves == Relocate("b", "g1", "g0", "waits")
     assert host.passes(60) == []  # one at a time
-    host.carries_out(told)
+    host.carries_out(moves)
     assert host.granted == {"a", "b", "waits"}
     assert dict(host.state.containers["b"].quota) == {"g0": HALF}
 
@@ -91,9 +91,9 @@ def test_who_waits_goes_itself_where_there_is_room() -> None:
     host = Host(2)
     host.add("a", 0, CARD)
     host.add("waits", 0)
-    (told,) = host.passes(60)
-    assert told == Relocate("waits", "g0", "g1", "waits")
-    host.carries_out(told)
+    (moves,) = host.passes(60)
+    assert moves == Relocate("waits", "g0", "g1", "waits")
+    host.carries_out(moves)
     assert "waits" in host.granted
 
 
@@ -105,10 +105,10 @@ def test_a_set_of_moves_is_done_one_after_the_other() -> None:
     host.add("c", 2, 30)
     host.add("d", 2, 20)
     host.add("waits", 2, CARD, guaranteed=False)
-    moved, told = [], host.passes(7200)
-    while told:
-        moved.append(told[0].container)
-        told = host.carries_out(told[0]) or host.passes(60)
+    moved, moves = [], host.passes(7200)
+    while moves:
+        moved.append(moves[0].container)
+        moves = host.carries_out(moves[0]) or host.passes(60)
     assert sorted(moved) == ["c", "d"]
     assert "waits" in host.granted
 
@@ -144,10 +144,10 @@ def test_moves_take_no_more_than_their_share_of_the_time() -> None:
 
 def test_one_that_was_moved_or_could_not_be_stays_for_a_while() -> None:
     host = pieces()
-    (told,) = host.passes(3600)
-    host.tell(NotMoved(host.now, told.container))
-    told_next = host.passes(10)
-    assert all(each.container != told.container for each in told_next)
+    (moves,) = host.passes(3600)
+    host.tell(NotMoved(host.now, moves.container))
+    next_moves = host.passes(10)
+    assert all(each.container != moves.container for each in next_moves)
 
 
 def test_a_week_of_whole_and_half_cards_waits_less() -> None:

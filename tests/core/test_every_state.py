@@ -153,7 +153,7 @@ def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):
         explore(replace(PAIR, gives_way=Mode.ROTATE))
 
 
-def test_the_explorer_finds_two_that_are_told_to_go_at_once(monkeypatch):
+def test_the_explorer_finds_two_that_are_asked_to_go_at_once(monkeypatch):
     real = preemption.preempt
 
     def twice(step, *more):

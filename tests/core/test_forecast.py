@@ -65,7 +65,7 @@ def test_without_a_time_limit_it_says_that_nobody_can_know():
     assert "no estimate" in answer.explanation
 
 
-def test_a_quota_that_can_never_be_is_told_with_the_numbers():
+def test_a_quota_that_can_never_be_is_reported_with_the_numbers():
     answer = forecast(world().state, {"g": 11})
     assert not answer.possible
     assert "11 bytes" in answer.explanation

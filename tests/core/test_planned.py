@@ -65,7 +65,7 @@ def test_sweep_never_passes_at_once_starts_no_attempt_twice_and_ends(seed, count
         elif running and chance.random() < 0.5:
             gone, how = chance.choice(running)[1].container, chance.choice(ENDS)
             progress = over(progress, gone, how, retries=retries, again_at=now + 5)
-            assert over(progress, gone, how, retries=retries, again_at=now) == progress  # told twice
+            assert over(progress, gone, how, retries=retries, again_at=now) == progress  # reported twice
         elif chance.random() < 0.2:
             at_once = chance.randint(1, 4)
         progress = from_json(as_json(progress))
@@ -148,7 +148,7 @@ def test_what_is_started_fits_together_with_whole_quotas_and_nothing_that_fits_i
         (Shape(9 * GIB, 2), "9 GiB can ever be had on 1 of 2 GPUs."),
     ],
 )
-def test_what_no_waiting_makes_possible_is_told_with_the_figures(shape, why) -> None:
+def test_what_no_waiting_makes_possible_is_reported_with_the_figures(shape, why) -> None:
     assert (
         impossible_shape(State(gpus={"A": card(), "B": card("B", 10 * GIB if shape.count != 2 else GIB)}), shape) == why
     )

@@ -199,7 +199,7 @@ def test_what_could_not_be_moved_is_left_alone_for_a_while():
     assert card.tick(1e9) == []
 
 
-def test_while_one_moves_no_other_is_told_to():
+def test_while_one_moves_no_other_is_asked_to():
     card = Card()
     card.start(1, 5)
     card.start(2, 5)

@@ -1,4 +1,4 @@
-"""Why somebody waits is told truly, whatever the reason is."""
+"""The reason for a wait is true, whatever the reason is."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def ask(world: World, *asks: tuple[int, int]) -> None:
         world.need(session, 1, "g", asked, 0)
 
 
-def told(policy: str, *asks: tuple[int, int], paused: bool = False) -> str:
+def reason(policy: str, *asks: tuple[int, int], paused: bool = False) -> str:
     """Why the last waits."""
     world = asked_by(policy, *asks)
     if paused:
@@ -39,11 +39,11 @@ def of_the_last(world: World) -> str:
 
 
 def test_too_little_is_free():
-    assert told("fair", (8, 8), (6, 6)) == "Needs 6 bytes; 2 bytes is free."
+    assert reason("fair", (8, 8), (6, 6)) == "Needs 6 bytes; 2 bytes is free."
 
 
 def test_it_is_paused():
-    assert told("fair", (8, 8), (6, 6), paused=True) == "Paused. Its request for 6 bytes waits until it is resumed."
+    assert reason("fair", (8, 8), (6, 6), paused=True) == "Paused. Its request for 6 bytes waits until it is resumed."
 
 
 @pytest.mark.parametrize("policy", sorted(policies.POLICIES))
@@ -56,20 +56,20 @@ def test_it_would_fit_and_not_be_safe(policy):
 
 
 def test_fair_starts_nobody_by_halves_while_others_wait():
-    assert told("fair", (8, 8), (10, 6), (8, 1)) == (
+    assert reason("fair", (8, 8), (10, 6), (8, 1)) == (
         "Starts when its whole quota of 8 bytes is free (now 2 bytes). Its first request: 1 bytes."
     )
 
 
 def test_what_is_free_is_meant_for_one_that_has_just_started():
-    assert told("fair", (9, 1), (8, 4)) == (
+    assert reason("fair", (9, 1), (8, 4)) == (
         "Starts when its whole quota of 8 bytes is free (now 9 bytes, 8 bytes of it reserved for containers that have "
         "just started). Its first request: 4 bytes."
     )
 
 
 def test_it_is_not_its_turn():
-    assert told("fifo", (8, 8), (10, 6), (2, 1)) == (
+    assert reason("fifo", (8, 8), (10, 6), (2, 1)) == (
         "Needs 1 bytes of 2 bytes free. A container that has waited longer, or was put first, goes first."
     )
 

@@ -142,8 +142,8 @@ def test_nobody_ends_for_it_while_somebody_is_on_the_way_out():
     card.start(1, 4, owner="bob")
     card.start(2, 6, owner="bob", guaranteed=True)
     card.reserve(booked(10, ends_others=True))
-    (told,) = card.tick(1000)
-    assert (told.container, giving.in_the_way(card.state)) == ("1", {})
+    (effects,) = card.tick(1000)
+    assert (effects.container, giving.in_the_way(card.state)) == ("1", {})
     card.is_out(1, 1001)
     assert giving.in_the_way(card.state) == {"2": "r"}
 
@@ -152,10 +152,10 @@ def test_one_that_could_not_be_moved_is_tried_again_later():
     card = Booked()
     card.start(1, 8, owner="bob")
     card.reserve(booked())
-    (told,) = card.tick(1000)
-    card.do(NotMoved(1001, told.container, 60))
+    (effects,) = card.tick(1000)
+    card.do(NotMoved(1001, effects.container, 60))
     assert card.tick(1060) == []
-    assert card.tick(1062) == [told]
+    assert card.tick(1062) == [effects]
 
 
 def test_while_nobody_comes_it_is_lent_and_comes_back_on_claim():
@@ -296,11 +296,11 @@ def test_where_holders_can_be_moved_it_is_there_when_it_begins():
         now, done, moving = 900.0, inf, ""
         while now <= 1000:
             if now >= done:
-                told = [each for each in card.do(SwappedOut(now, moving)) if isinstance(each, Preempt)]
+                preempts = [each for each in card.do(SwappedOut(now, moving)) if isinstance(each, Preempt)]
                 done = inf
             else:
-                told = card.tick(now)
-            for each in told:
+                preempts = card.tick(now)
+            for each in preempts:
                 size = card.state.containers[each.container].leased["g"]
                 moving, done = each.container, now + (0.5 + size / 4) * chance.uniform(0.7, 1.4)
             now += 2.0

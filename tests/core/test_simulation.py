@@ -54,27 +54,27 @@ def test_the_same_seed_gives_the_same_trace_and_another_another():
 
 def test_the_command_prints_one_json_object(capsys):
     command.main(["--json", "--seeds=2", "--sizes", "4", "6", "--policy=fair", "--policy=paper-random"])
-    told = json.loads(capsys.readouterr().out)
-    assert told["policies"].keys() == {"fair", "paper-random"}
-    assert told["policies"]["fair"].keys() == {"4", "6"} == told["bound"].keys()
-    assert told["policies"]["fair"]["4"].keys() == {"finish", "suspended", "longest", "deadlocks"}
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["policies"].keys() == {"fair", "paper-random"}
+    assert answer["policies"]["fair"].keys() == {"4", "6"} == answer["bound"].keys()
+    assert answer["policies"]["fair"]["4"].keys() == {"finish", "suspended", "longest", "deadlocks"}
 
 
 def test_the_papers_own_figures_stand_beside_ours(capsys):
     command.main(["--seeds=3", "--sizes", "4", "6", "--policy=fifo", "--policy=paper-fifo"])
-    told = capsys.readouterr().out
-    finish, suspended, longest, *_ = told.split("\n\n")[1:]
+    output = capsys.readouterr().out
+    finish, suspended, longest, *_ = output.split("\n\n")[1:]
     assert finish.splitlines()[0].split()[-3:] == ["N=4", "N=6", "mean"]
     assert finish.splitlines()[-1].split() == ["fifo,", "measured", "67.6", "134", "101"]
     assert suspended.splitlines()[-1].split() == ["fifo,", "measured", "2.4", "33.7", "18.1"]
     assert "measured" not in longest
-    assert re.search(r"^paper-fifo +\d\.\d{3} +[012] of 2 +\d\.\d{3}$", told, re.MULTILINE)
-    assert "each figure the mean of six runs" in told
-    types = [line.split() for line in told.split("Types of container")[1].splitlines()[1:7]]
+    assert re.search(r"^paper-fifo +\d\.\d{3} +[012] of 2 +\d\.\d{3}$", output, re.MULTILINE)
+    assert "each figure the mean of six runs" in output
+    types = [line.split() for line in output.split("Types of container")[1].splitlines()[1:7]]
     assert (types[0], types[5]) == (["nano", "128", "5"], ["xlarge", "4096", "45"])
     command.main(["--workload=burst", "--seeds=1", "--sizes", "4", "--policy=fifo"])
-    told = capsys.readouterr().out
-    assert not {"measured", "Table"} & set(told.split())
+    output = capsys.readouterr().out
+    assert not {"measured", "Table"} & set(output.split())
 
 
 def test_the_papers_figures_are_its_tables():
@@ -102,9 +102,9 @@ def test_a_policy_that_no_colour_was_chosen_for_is_drawn_too():
 
 def test_the_trace_can_be_had_for_a_run_in_real_containers(capsys):
     command.main(["--trace=0", "--sizes", "16"])
-    told = json.loads(capsys.readouterr().out)
-    assert len(told["jobs"]) == 16
-    assert told["jobs"][1]["arrives"] == 5.0
+    trace = json.loads(capsys.readouterr().out)
+    assert len(trace["jobs"]) == 16
+    assert trace["jobs"][1]["arrives"] == 5.0
 
 
 def test_means_leave_out_what_ended_in_a_deadlock():

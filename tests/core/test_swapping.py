@@ -119,7 +119,7 @@ def test_a_process_that_ends_while_out_is_not_waited_for():
     assert isinstance(card.do(SwapInRequested(5, "A"))[-1], Restore)
 
 
-def test_with_nothing_left_to_bring_it_is_told_at_once():
+def test_with_nothing_left_to_bring_it_is_reported_at_once():
     card = swapped(A=6)
     assert card.do(SessionEnded(3, 1))[-1] == Restore("A")
 

@@ -28,7 +28,7 @@ from scheduler.core.turns import (
 
 
 class Host:
-    """Turns that are told one thing after the other; `at` is the time."""
+    """Turns that get one event after the other; `at` is the time."""
 
     def __init__(self, *names: str, cards: tuple[str, ...] = ("g",), **rules: float) -> None:
         self.turns = Turns(Rules(**rules))

@@ -52,7 +52,7 @@ def demo(tmp_path: Path) -> Demo:
     return run
 
 
-def told_in_order(output: str) -> bool:
+def printed_in_order(output: str) -> bool:
     places = [output.find(step) for step in STEPS]
     return -1 not in places and places == sorted(places)
 
@@ -60,7 +60,7 @@ def told_in_order(output: str) -> bool:
 def test_demo_observes_every_step_with_local_processes(demo: Demo) -> None:
     ended = demo(GPUSHARE_ENGINE="process")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert told_in_order(ended.stdout), ended.stdout
+    assert printed_in_order(ended.stdout), ended.stdout
     assert "  This card is SIMULATED.\n  Running: local processes\n" in ended.stdout
 
 
@@ -80,7 +80,7 @@ def test_demo_observes_every_step_with_docker(demo: Demo, dockerd: Dockerd, tmp_
     begin_with_tables(tmp_path / "home/database/gpushare.sqlite3")
     ended = demo(GPUSHARE_ENGINE="docker", DOCKER_HOST=dockerd.address)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert told_in_order(ended.stdout), ended.stdout
+    assert printed_in_order(ended.stdout), ended.stdout
     assert "Docker containers" in ended.stdout
 
 

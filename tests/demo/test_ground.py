@@ -22,10 +22,10 @@ NO_DOCKER = "  Running: local processes (no Docker engine answered)"
 )
 def test_it_is_said_on_what_it_runs_and_who_says_why(settings, gpus, engine, card, runs):
     settings.GPUSHARE_GPUS, settings.GPUSHARE_ENGINE = gpus, engine
-    told = {
+    expected = {
         ("auto", "docker"): f"{CARD}  Running: Docker containers",
         ("auto:cap=5GiB", "docker"): f"{CARD}{NO_GPU}  Running: Docker containers{WHY}",
         ("auto", "process"): f"{CARD}{NO_DOCKER}{WHY}",
         ("sim:1x5GiB", "process"): f"{CARD}  This card is SIMULATED.\n  Running: local processes",
     }
-    assert described([card], runs) == told[gpus, runs]
+    assert described([card], runs) == expected[gpus, runs]

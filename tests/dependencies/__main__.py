@@ -2,7 +2,7 @@
 
 FILE maps each package's name to its advisories, of which `id`, `cve`, `v` (the versions concerned, as in a requirement)
 and `fixed_in` are read. Nothing is asked over the network, so what came out after the data did is not known: its date
-is told, and when it is older than TOO_OLD days so is that. The exit code is 1 if a pin is named, 2 if the data says
+is printed, and when it is older than TOO_OLD days so is that. The exit code is 1 if a pin is named, 2 if the data says
 nothing about a version that is known to be bad: then it tells nothing about the others either.
 """
 
@@ -48,8 +48,8 @@ def findings(pinned: Sequence[str], advisories: Advisories) -> list[str]:
 
 def date_of_data() -> date:
     """As it stands beside the pin of the package that carries it."""
-    (told,) = re.findall(r"^# data: (\S+)$", (PINS / "audit.txt").read_text(), re.MULTILINE)
-    return date.fromisoformat(told)
+    (dates,) = re.findall(r"^# data: (\S+)$", (PINS / "audit.txt").read_text(), re.MULTILINE)
+    return date.fromisoformat(dates)
 
 
 def main(data: Path) -> int:
@@ -59,7 +59,7 @@ def main(data: Path) -> int:
     if age > TOO_OLD:
         print(f"That is more than {TOO_OLD} days. Is there a newer release for requirements/audit.txt?")
     if not findings([KNOWN_BAD], advisories):
-        print(f"They do not name {KNOWN_BAD}, which is known to be bad: nothing can be told from them.")
+        print(f"They do not name {KNOWN_BAD}, which is known to be bad: nothing can be concluded from them.")
         return 2
     files = sorted(path for path in PINS.glob("*.txt") if path.name != "audit.txt")
     pinned = sorted({pin for path in files for pin in pins(path.read_text())})

@@ -80,7 +80,7 @@ async def next_change(engine: Engine, condition: Condition) -> Status:
     raise AssertionError("the stream ended")
 
 
-async def told(engine: Engine, id_: str, condition: Condition) -> Status:
+async def changed_to(engine: Engine, id_: str, condition: Condition) -> Status:
     """The first change of this container to this condition."""
     async with asyncio.timeout(PATIENCE):
         async for status in engine.changes():
@@ -95,7 +95,7 @@ async def until_logged(launch: Launch, text: str) -> str:
 
 
 async def output_of(engine: DockerEngine, launch: Launch) -> str:
-    """All of it: on a busy machine an end is told a little before the last of it is copied."""
+    """All of it: on a busy machine an end is reported a little before the last of it is copied."""
     engine_id = (await engine.launch(launch)).engine_id
     await next_change(engine, Condition.ENDED)
     await eventually(lambda: engine._watch._logs[engine_id].complete)

@@ -22,7 +22,7 @@ from scheduler.engines.base import Condition, Engine, EngineError, Launch, Statu
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE as LOCAL
 from scheduler.engines.runtime_environment import RuntimeEnvironment
-from tests.engines.conftest import empty, leaks_sockets, started, told, until_logged
+from tests.engines.conftest import changed_to, empty, leaks_sockets, started, until_logged
 from tests.support.eventually import eventually
 from tests.support.inprocess.cards import Cards
 from tests.support.inprocess.driver import Driver
@@ -201,17 +201,17 @@ async def test_console_shows_what_is_typed_or_there_is_none(engine: Engine, a_la
             assert (await console.read())[1] == b""
     finally:
         await console.close()
-    assert (await told(engine, status.id, Condition.ENDED)).exit_code == 0
+    assert (await changed_to(engine, status.id, Condition.ENDED)).exit_code == 0
 
 
 # ---- pauses and the end ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [0, 7])
-async def test_end_is_told_with_its_exit_code_and_time(engine: Engine, a_launch: Launcher, code: int) -> None:
+async def test_end_is_reported_with_its_exit_code_and_time(engine: Engine, a_launch: Launcher, code: int) -> None:
     launch = a_launch("/bin/sh", "-c", f"exit {code}")
     await engine.launch(launch)
-    ended = await told(engine, launch.id, Condition.ENDED)
+    ended = await changed_to(engine, launch.id, Condition.ENDED)
     assert (ended.exit_code, ended.reason) == (code, "")
     assert ended.started_at is not None
     assert ended.finished_at is not None
@@ -219,7 +219,7 @@ async def test_end_is_told_with_its_exit_code_and_time(engine: Engine, a_launch:
     assert await found(engine, launch.id) == ended
 
 
-async def test_pause_and_resume_are_told_in_order_and_may_be_repeated(engine: Engine, a_launch: Launcher) -> None:
+async def test_pause_and_resume_are_reported_in_order_and_may_be_repeated(engine: Engine, a_launch: Launcher) -> None:
     launch = a_launch(*FOREVER)
     engine_id = (await engine.launch(launch)).engine_id
     for act, condition in ((engine.pause, Condition.PAUSED), (engine.resume, Condition.RUNNING)):
@@ -265,7 +265,7 @@ async def test_kill_with_grace_lets_a_paused_program_end_by_itself(engine: Engin
     await until_logged(launch, "ready")
     await engine.pause(engine_id)
     await engine.kill(engine_id, grace=30)
-    assert (await told(engine, launch.id, Condition.ENDED)).exit_code == 3
+    assert (await changed_to(engine, launch.id, Condition.ENDED)).exit_code == 3
     await until_logged(launch, "bye")
 
 
@@ -274,14 +274,14 @@ async def test_what_the_first_process_leaves_ends_with_it(engine: Engine, a_laun
     seconds = _unique()
     launch = a_launch("/bin/sh", "-c", f"setsid sleep {seconds} & exit 0")
     await engine.launch(launch)
-    await told(engine, launch.id, Condition.ENDED)
+    await changed_to(engine, launch.id, Condition.ENDED)
     await eventually(lambda: not _pids(seconds))
 
 
 async def test_what_has_ended_cannot_be_paused_nor_what_is_gone(engine: Engine, a_launch: Launcher) -> None:
     launch = a_launch("true")
     engine_id = (await engine.launch(launch)).engine_id
-    await told(engine, launch.id, Condition.ENDED)
+    await changed_to(engine, launch.id, Condition.ENDED)
     for _ in ("ended", "gone"):
         for act in (engine.pause, engine.resume):
             with pytest.raises(EngineError, match="has ended") as caught:
@@ -304,7 +304,7 @@ async def test_remove_refuses_the_living_and_forgets_the_ended(engine: Engine, a
     await engine.kill(engine_id)
     await engine.remove(engine_id)
     assert await found(engine, launch.id) is None
-    assert (await told(engine, launch.id, Condition.GONE)).engine_id == engine_id
+    assert (await changed_to(engine, launch.id, Condition.GONE)).engine_id == engine_id
 
 
 # ---- what it knows --------------------------------------------------------------------------------------------------
@@ -386,11 +386,11 @@ async def test_restarted_scheduler_finds_the_living_the_paused_and_the_ended(
         assert seen[paused.id].condition is Condition.PAUSED
         ended = seen[ending.id]
         if ended.condition is Condition.RUNNING:
-            ended = await told(after, ending.id, Condition.ENDED)
+            ended = await changed_to(after, ending.id, Condition.ENDED)
         assert ended.exit_code == 5
         await after.resume(ids[paused.id])
         await after.kill(ids[living.id])
-        assert (await told(after, living.id, Condition.ENDED)).exit_code == 137
+        assert (await changed_to(after, living.id, Condition.ENDED)).exit_code == 137
         for engine_id in ids.values():
             await after.kill(engine_id)
             await after.remove(engine_id)

@@ -129,7 +129,7 @@ STAMP = b"2026-11-20T21:33:34.292872726Z "
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-def test_messages_without_frames_are_told_apart_by_lines_and_dockers_buffer(size: int) -> None:
+def test_messages_without_frames_are_separated_by_lines_and_dockers_buffer(size: int) -> None:
     texts = [b"one\r\n", b"\n", b"x" * DOCKERS_BUFFER, b"y" * (DOCKERS_BUFFER - 1) + b"\n", b"$ "]
     whole = b"".join(STAMP + text for text in texts)
     chunks = (whole[at : at + size] for at in range(0, len(whole), size))

@@ -1,4 +1,4 @@
-"""What goes wrong in Docker is told in a sentence that says what to do, and leaves nothing behind."""
+"""What goes wrong in Docker is reported in a sentence that says what to do, and leaves nothing behind."""
 
 import asyncio
 import shutil
@@ -130,9 +130,9 @@ def test_missing_controllers_are_said_and_gone_without(caplog: pytest.LogCapture
     ],
 )
 def test_releases_with_a_way_out_are_named_with_those_without(component: str, version: str, says: list[str]) -> None:
-    told = versions.outdated([{"Name": component, "Version": version}])
-    assert len(told) == bool(says)
-    assert all(word in " ".join(told) for word in says)
+    warnings = versions.outdated([{"Name": component, "Version": version}])
+    assert len(warnings) == bool(says)
+    assert all(word in " ".join(warnings) for word in says)
 
 
 @pytest.mark.docker
@@ -141,9 +141,9 @@ async def test_the_start_tells_of_an_engine_that_is_too_old(
 ) -> None:
     monkeypatch.setattr(versions, "HOLES", (versions.Hole("Engine", (999, 1), "CVE-0", "a test of this"),))
     async with open_engine() as engine:
-        (told,) = engine.outdated
-    assert "it should be 999.1 or newer (CVE-0: a test of this)" in told
-    assert told in caplog.text
+        (warnings,) = engine.outdated
+    assert "it should be 999.1 or newer (CVE-0: a test of this)" in warnings
+    assert warnings in caplog.text
 
 
 @pytest.mark.docker

@@ -29,8 +29,8 @@ def test_of_version_2_all_is_in_one_folder(tmp_path: Path) -> None:
 def test_of_version_1_each_controller_has_its_own(tmp_path: Path) -> None:
     write(tmp_path / "cpuacct/docker/1", cpuacct_usage="1500000000\n")
     write(tmp_path / "memory/docker/1", memory_usage_in_bytes="9000\n", memory_stat=STAT)
-    told = "9:name=systemd:/docker/1\n4:memory:/docker/1\n2:cpu,cpuacct:/docker/1\n0::/\n"
-    assert use(files_of(told, tmp_path)) == Use(processor=1.5, memory=6000)
+    text = "9:name=systemd:/docker/1\n4:memory:/docker/1\n2:cpu,cpuacct:/docker/1\n0::/\n"
+    assert use(files_of(text, tmp_path)) == Use(processor=1.5, memory=6000)
 
 
 def test_whom_the_kernel_does_not_tell_of_is_left_out(tmp_path: Path) -> None:

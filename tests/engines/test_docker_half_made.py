@@ -36,7 +36,7 @@ def says(sentence: str) -> docker.errors.APIError:
     return docker.errors.APIError(sentence, response=Mock(status_code=500), explanation=sentence)
 
 
-async def test_launch_that_failed_and_could_not_be_taken_away_is_told_as_one_that_may_run(
+async def test_launch_that_failed_and_could_not_be_taken_away_is_reported_as_one_that_may_run(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its socket is kept then, until its refusal is in the database: tests/scheduler/test_answered_too_late.py."""
@@ -59,7 +59,7 @@ async def test_launch_that_failed_and_could_not_be_taken_away_is_told_as_one_tha
     assert docker_api.inspect_container(found.engine_id)["State"]["Running"]
 
 
-async def test_launch_that_failed_and_is_gone_already_is_told_as_what_it_was(
+async def test_launch_that_failed_and_is_gone_already_is_reported_as_what_it_was(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failed(engine_id: str) -> None:

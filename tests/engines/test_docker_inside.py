@@ -86,7 +86,7 @@ async def test_check_of_an_images_own_does_not_run_and_its_labels_do_not_pass_fo
     assert found["Config"]["Labels"][LABEL_TTY] == "no"
 
 
-async def test_labels_of_an_image_are_told(docker_engine: DockerEngine, stubborn_image: str) -> None:
+async def test_labels_of_an_image_are_reported(docker_engine: DockerEngine, stubborn_image: str) -> None:
     assert (await docker_engine.image_labels(stubborn_image))["com.nvidia.memory.limit"] == "2GiB"
 
 

@@ -35,7 +35,7 @@ async def test_memory_processors_and_processes_are_limited_by_the_kernel(
         assert int(swap) == (0 if is_second else 64 * MIB)
 
 
-async def test_who_starts_more_processes_than_that_is_told_no_and_goes_on(
+async def test_who_starts_more_processes_than_that_is_refused_and_goes_on(
     open_engine: Opener, a_launch: Launcher
 ) -> None:
     many = "for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 600 & done 2>/tmp/said"

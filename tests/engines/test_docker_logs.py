@@ -27,7 +27,7 @@ MiB = 1 << 20
 async def test_restarted_scheduler_neither_loses_nor_repeats_output(
     open_engine: Opener, docker_api: docker.APIClient, a_launch: Launcher
 ) -> None:
-    # Until it is told to end: on a busy machine each start of an engine lasts longer than any number of lines.
+    # Until it is asked to end: on a busy machine each start of an engine lasts longer than any number of lines.
     script = "trap 'on=' USR1; on=1; i=0; while [ $on ]; do echo line $i; i=$((i+1)); sleep 0.01; done; echo end"
     launch = a_launch("/bin/sh", "-c", script)
     async with open_engine() as engine:
@@ -93,10 +93,10 @@ async def test_who_is_launched_where_no_thread_can_be_started_runs_and_is_copied
 
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", refuse)
-        launch = a_launch("/bin/sh", "-c", "echo told; sleep 600")
+        launch = a_launch("/bin/sh", "-c", "echo line; sleep 600")
         engine_id = (await docker_engine.launch(launch)).engine_id
     await docker_engine.statuses()
-    await eventually(lambda: launch.log_path.exists() and launch.log_path.read_text() == "told\n")
+    await eventually(lambda: launch.log_path.exists() and launch.log_path.read_text() == "line\n")
     await docker_engine.kill(engine_id)
     await docker_engine.remove(engine_id)
 

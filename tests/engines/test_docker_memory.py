@@ -33,7 +33,7 @@ async def test_container_that_passes_its_memory_limit_says_so(docker_engine: Doc
     assert set(reasons.values()) == {(137, PASSED)}
 
 
-async def test_limit_that_was_passed_is_told_where_docker_never_learns_of_it(
+async def test_limit_that_was_passed_is_reported_where_docker_never_learns_of_it(
     docker_engine: DockerEngine, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its flag does not come if the control group is removed before containerd looks at it."""

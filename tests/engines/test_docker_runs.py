@@ -22,7 +22,7 @@ class Meanwhile(str):
 
 @pytest.mark.parametrize("change", ["start", "die"])
 def test_what_is_mounted_while_an_event_is_looked_at_does_not_end_the_thread_that_does(change: str) -> None:
-    """It would hear of no end any more: `docker run --rm` would be told without its exit code."""
+    """It would hear of no end any more: `docker run --rm` would be reported without its exit code."""
     mounted = Mounted()
     mine = Meanwhile("mine")
     mine.mounted = mounted

@@ -72,7 +72,7 @@ async def test_the_one_that_is_ended_for_all_says_so_and_the_others_go_on(
     assert (status.exit_code, status.reason.partition(",")[0]) == (137, said)
     running = {each.id for each in await engine.statuses() if each.condition is Condition.RUNNING}
     assert len(running) == 2
-    # Docker may take it for one that has passed its limit too, since all of a group are told.
+    # Docker may take it for one that has passed its limit too, since all of a group are notified.
     docker_api.kill(bystander.engine_id, "USR1")
     assert docker_api.wait(bystander.engine_id)["StatusCode"] == 3
     own = await engine._watch.look(bystander.engine_id)
@@ -100,7 +100,7 @@ async def test_what_is_left_is_less_what_they_hold_and_a_raised_limit_stays_belo
     assert 20 * MIB < (engine.memory_left() or 0) < 36 * MIB
 
 
-async def test_a_total_below_what_they_hold_ends_nobody_and_is_told(
+async def test_a_total_below_what_they_hold_ends_nobody_and_is_reported(
     engine: DockerEngine, open_engine: Opener, a_launch: Launcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     holder = await engine.launch(a_launch("/bin/sh", "-c", HOLDS.format(60), memory=90 * MIB))
@@ -140,16 +140,16 @@ async def test_more_memory_than_a_container_may_take_is_refused_with_the_figures
         assert await engine.statuses() == []
 
 
-async def test_what_cannot_be_limited_is_told_once(
+async def test_what_cannot_be_limited_is_reported_once(
     open_engine: Opener, a_launch: Launcher, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     async with open_engine(host_memory=TOTAL) as engine:
         await engine.launch(a_launch("sleep", "600"))
         await empty(engine)
-    told = [each.message for each in caplog.records if each.levelno == logging.WARNING and "together" in each.message]
-    assert len(told) == 1
-    assert "The scheduler may not write to /sys/fs/cgroup" in told[0]
+    texts = [each.message for each in caplog.records if each.levelno == logging.WARNING and "together" in each.message]
+    assert len(texts) == 1
+    assert "The scheduler may not write to /sys/fs/cgroup" in texts[0]
 
 
 # ---- what is not on this machine: files in the place of control groups ----------------------------------------------

@@ -120,7 +120,7 @@ async def test_one_that_cannot_be_looked_at_stays_as_it_was_seen_last(
     await eventually(lambda: {each.condition for each in docker_engine._watch.changes.known()} == {Condition.ENDED})
 
 
-async def test_what_two_looks_at_once_see_is_told_in_its_order(
+async def test_what_two_looks_at_once_see_is_reported_in_its_order(
     docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher
 ) -> None:
     """The first is answered last, and with what was so before."""
@@ -135,8 +135,8 @@ async def test_what_two_looks_at_once_see_is_told_in_its_order(
         slow.let()
         await asyncio.gather(first, second)
     assert [each.condition for each in seen.known()] == [Condition.ENDED]
-    told = [each.condition for each in seen.drain()]
-    assert told.index(Condition.ENDED) == len(told) - 1
+    conditions = [each.condition for each in seen.drain()]
+    assert conditions.index(Condition.ENDED) == len(conditions) - 1
     await eventually(lambda: not docker_engine._watch._looking)  # nothing is kept of a look
 
 

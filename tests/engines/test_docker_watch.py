@@ -14,7 +14,7 @@ from scheduler.engines.base import Condition, EngineAway, EngineError, Launch, S
 from scheduler.engines.docker import watch
 from scheduler.engines.docker.engine import DockerEngine
 from scheduler.engines.docker.options import LABEL
-from tests.engines.conftest import Opener, empty, leaks_sockets, removed, told
+from tests.engines.conftest import Opener, changed_to, empty, leaks_sockets, removed
 from tests.support.dockerd import Dockerd
 from tests.support.eventually import PATIENCE, eventually
 
@@ -41,7 +41,7 @@ async def test_change_behind_our_back_is_seen(
     launch = a_launch("sleep", "600")
     engine_id = (await docker_engine.launch(launch)).engine_id
     meddle(docker_api, engine_id)
-    assert (await told(docker_engine, launch.id, condition)).engine_id == engine_id
+    assert (await changed_to(docker_engine, launch.id, condition)).engine_id == engine_id
 
 
 @each_meddling
@@ -54,7 +54,7 @@ async def test_change_is_seen_without_any_event(
     assert follower is not None
     await asyncio.to_thread(follower.close)
     meddle(docker_api, engine_id)
-    await told(docker_engine, launch.id, condition)
+    await changed_to(docker_engine, launch.id, condition)
 
 
 @each_meddling
@@ -146,7 +146,7 @@ async def test_list_from_before_its_start_takes_no_container_away(
 ) -> None:
     launch = a_launch("true")
     engine_id = (await docker_engine.launch(launch)).engine_id
-    await told(docker_engine, launch.id, Condition.ENDED)
+    await changed_to(docker_engine, launch.id, Condition.ENDED)
     await docker_engine._watch._tidy(launch.id, engine_id)  # the list said that it was only created
     assert docker_api.inspect_container(engine_id)["State"]["Status"] == "exited"
 
@@ -188,12 +188,12 @@ async def test_dockerd_restarts_and_we_go_on(
     await asyncio.to_thread(restored.start)
     before = looks
     # dockerd ends its containers when it ends; what survives its sudden death, the next one ends.
-    await told(docker_engine, launch.id, Condition.ENDED)
+    await changed_to(docker_engine, launch.id, Condition.ENDED)
     assert looks <= before + 2  # by looks, not by a clock: one may have been under way when Docker was not yet back
     await eventually(lambda: not docker_engine.away)
     again = a_launch("/bin/sh", "-c", "exit 4")
     await docker_engine.launch(again)
-    assert (await told(docker_engine, again.id, Condition.ENDED)).exit_code == 4
+    assert (await changed_to(docker_engine, again.id, Condition.ENDED)).exit_code == 4
 
 
 async def test_dockerd_that_hangs_is_away_and_then_is_not(docker_engine: DockerEngine, restored: Dockerd) -> None:

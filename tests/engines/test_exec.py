@@ -14,7 +14,7 @@ from scheduler.engines.docker import executed as docker_executed
 from scheduler.engines.docker.attach import Attached
 from scheduler.engines.process import tree
 from scheduler.engines.process.executed import Screen
-from tests.engines.conftest import leaks_sockets, told
+from tests.engines.conftest import changed_to, leaks_sockets
 from tests.engines.test_conformance import FOREVER, KINDS, Launcher, Opener, a_launch, engine, opened, tried
 from tests.support.eventually import PATIENCE, eventually
 
@@ -178,7 +178,7 @@ async def test_the_end_of_the_container_ends_it(engine: Engine, a_launch: Launch
     engine_id = (await engine.launch(launch)).engine_id
     executed = await engine.exec(engine_id, Exec(("/bin/sh",), interactive=True, tty=True))
     await engine.kill(engine_id)
-    await told(engine, launch.id, Condition.ENDED)
+    await changed_to(engine, launch.id, Condition.ENDED)
     await all_of(executed)
     with pytest.raises(EngineError):
         await engine.exec(engine_id, Exec(("true",)))
@@ -211,7 +211,7 @@ async def test_in_a_paused_one_nothing_is_started(engine: Engine, a_launch: Laun
     await engine.resume(engine_id)
 
 
-async def test_a_program_that_is_not_there_is_told(engine: Engine, a_launch: Launcher) -> None:
+async def test_a_program_that_is_not_there_is_reported(engine: Engine, a_launch: Launcher) -> None:
     engine_id = (await engine.launch(a_launch(*FOREVER))).engine_id
     executed = await tried(engine.exec(engine_id, Exec(("/no/such",))))
     if isinstance(executed, EngineError):

@@ -56,7 +56,7 @@ def test_raw_way_gives_the_assigned_cards_nodes_and_the_drivers_libraries(host: 
 NO_LIMITS = DefaultLimits(memory=None, cpus=None, pids=None, swap=False)
 
 
-def told_to_docker(access: Access, launch: Launch, folder: Path) -> dict[str, Any]:
+def docker_body(access: Access, launch: Launch, folder: Path) -> dict[str, Any]:
     """The body of POST /containers/create."""
     given = Given(home=folder, shim=folder / "shim.so", preload=folder / "preload", log_bytes=1 << 20)
     additions = access.additions(launch.gpus)
@@ -73,11 +73,11 @@ def told_to_docker(access: Access, launch: Launch, folder: Path) -> dict[str, An
         ("raw", [], ["nvidia0", "nvidiactl", "nvidia-uvm"]),
     ],
 )
-def test_docker_is_told_the_assigned_card_and_no_other(
+def test_docker_is_given_the_assigned_card_and_no_other(
     host: Path, a_launch: Callable[..., Launch], tmp_path: Path, way: str, requests: object, devices: list[str]
 ) -> None:
     access = gpu_access.raw(host / "dev", host / "proc") if way == "raw" else detect(way, {}, None)
-    body = told_to_docker(access, a_launch("train", gpus=[SECOND]), tmp_path)
+    body = docker_body(access, a_launch("train", gpus=[SECOND]), tmp_path)
     options = body["HostConfig"]
     assert [(each["Driver"], each["DeviceIDs"]) for each in options["DeviceRequests"]] == requests
     nodes = [str(host / "dev" / name) for name in devices]
@@ -85,7 +85,7 @@ def test_docker_is_told_the_assigned_card_and_no_other(
     # CUDA sees the assigned cards alone, and counts them from 0: programs such as vLLM read numbers there.
     assert {f"NVIDIA_VISIBLE_DEVICES={SECOND}", "CUDA_VISIBLE_DEVICES=0"} <= set(body["Env"])
     assert FIRST not in str(body)
-    two = told_to_docker(NvidiaRuntime(), a_launch("train", gpus=[SECOND, FIRST]), tmp_path)
+    two = docker_body(NvidiaRuntime(), a_launch("train", gpus=[SECOND, FIRST]), tmp_path)
     assert {f"NVIDIA_VISIBLE_DEVICES={SECOND},{FIRST}", "CUDA_VISIBLE_DEVICES=0,1"} <= set(two["Env"])
     assert "Runtime" not in options
 
@@ -144,7 +144,7 @@ def test_simulated_card_comes_with_its_libraries_and_its_state(a_launch: Callabl
         Mount("/home/card", "/run/gpushare-card", read_only=False),
     )
     assert (added.state, added.devices, added.requests) == ("/run/gpushare-card/state", (), ())
-    body = told_to_docker(Simulated(SIMULATION), a_launch("train", gpus=[SECOND]), tmp_path)
+    body = docker_body(Simulated(SIMULATION), a_launch("train", gpus=[SECOND]), tmp_path)
     assert f"CUDA_VISIBLE_DEVICES={SECOND}" in body["Env"]  # it has all cards inside: a number would be another's
 
 

@@ -1,4 +1,4 @@
-"""Lack of host memory is told as such, whoever's limit was passed."""
+"""Lack of host memory is reported as such, whoever's limit was passed."""
 
 from pathlib import Path
 

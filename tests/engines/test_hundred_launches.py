@@ -201,8 +201,8 @@ def the_database_agrees_with_docker(api: docker.APIClient, lab: Lab) -> None:
     kept = {key for key in started if rows[key].removed_at is None}
     assert [_story(rows[key]) for key in kept - in_docker.keys()] == [], "only in the database"
     assert [_story(rows[key]) for key in in_docker.keys() - kept] == [], "only in Docker"
-    told = {key: rows[key].exit_code for key in in_docker}
-    assert told == {key: state["ExitCode"] for key, state in in_docker.items()}
+    recorded = {key: rows[key].exit_code for key in in_docker}
+    assert recorded == {key: state["ExitCode"] for key, state in in_docker.items()}
     # The program ends well unless somebody ended it: a person, or a dockerd that went away, which may have been about
     # to start it. Who is killed while it waits for memory may end by itself, because its call is rejected first.
     bad = [
@@ -239,6 +239,6 @@ def everyone_is_in_the_audit_log() -> None:
     launched = set(AuditEntry.objects.filter(action="launch").values_list("subject", flat=True))
     assert launched == {str(row.pk) for row in Container.objects.all()}
     for kind in (AllocationEvent.Kind.STARTED, AllocationEvent.Kind.ENDED):
-        told = list(AllocationEvent.objects.filter(kind=kind).values_list("container", flat=True))
+        recorded = list(AllocationEvent.objects.filter(kind=kind).values_list("container", flat=True))
         expected = set(Container.objects.exclude(started_at=None).values_list("pk", flat=True))
-        assert (set(told), len(told)) == (expected, len(expected)), kind
+        assert (set(recorded), len(recorded)) == (expected, len(expected)), kind

@@ -9,15 +9,15 @@ def line(status: str, id_: str = "", **detail: int) -> dict[str, object]:
 
 def test_bytes_of_all_layers_are_added_up() -> None:
     layers = Layers()
-    told = [
+    progress = [
         layers.progress(line("Pulling from library/x", "latest")),
         layers.progress(line("Downloading", "a", current=1 << 20, total=4 << 20)),
         layers.progress(line("Downloading", "b", current=1 << 20, total=2 << 20)),
     ]
-    assert told == ["Pulling from library/x", "1.0 of 4.0 MiB", "2.0 of 6.0 MiB"]
+    assert progress == ["Pulling from library/x", "1.0 of 4.0 MiB", "2.0 of 6.0 MiB"]
 
 
-def test_layers_are_counted_where_no_sizes_are_told() -> None:
+def test_layers_are_counted_where_no_sizes_are_given() -> None:
     """So it is with containerd's image store, and with small layers."""
     layers = Layers()
     lines = [

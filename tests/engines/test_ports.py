@@ -38,8 +38,8 @@ class Opened:
     def __init__(self, engine: Engine, home: Path, a_launch: Callable[..., Launch]) -> None:
         self._engine, self.home, self._a_launch = engine, home, a_launch
         self._live: dict[str, Any] = {}
-        self.told: list[Any] = []
-        self.broker = SimpleNamespace(live_containers=self._live, now=lambda: self.now, tell=self.told.append)
+        self.sent: list[Any] = []
+        self.broker = SimpleNamespace(live_containers=self._live, now=lambda: self.now, tell=self.sent.append)
         self.now = 0.0
         self.consoles = Consoles(engine, cast(Any, self.broker), home)
 
@@ -54,8 +54,8 @@ class Opened:
         await self._engine.kill(self._live[str(container)].engine_id)
 
     async def connect(self, container: UUID, port: int) -> tuple[socket.socket, int]:
-        found, told = await connect_to_port(self.home, container, port)
-        return found, PORT.unpack(told)[0]
+        found, answer = await connect_to_port(self.home, container, port)
+        return found, PORT.unpack(answer)[0]
 
     async def refusal(self, container: UUID, port: int) -> Problem:
         with pytest.raises(Problem) as caught:
@@ -254,9 +254,9 @@ async def test_a_connection_asks_back_the_memory_that_gave_way(opened: Opened) -
     live.swap, live.gave_way, live.is_out = "out", "idle", True
     for opened.now in (1.0, 1.5, 2.1):
         assert (await opened.refusal(container, 80)).code == WAKING
-    assert [(each.container, each.now) for each in opened.told] == [(str(container), 1.0), (str(container), 2.1)]
+    assert [(each.container, each.now) for each in opened.sent] == [(str(container), 1.0), (str(container), 2.1)]
     live.paused = True  # who was paused by a person comes back by one
     assert (await opened.refusal(container, 80)).code == "nothing_listens"
     live.paused, live.swap, live.is_out = False, "", False
     assert (await opened.refusal(container, 80)).code == "nothing_listens"
-    assert len(opened.told) == 2
+    assert len(opened.sent) == 2

@@ -205,7 +205,7 @@ async def test_files_that_a_power_cut_has_emptied_stop_no_start(
             (found,) = await after.statuses()
             return found.condition is Condition.ENDED
 
-        await eventually(is_ended)  # the keeper that had told the end may live a moment longer
+        await eventually(is_ended)  # the keeper that had reported the end may live a moment longer
         await after.remove(launch.id)
         assert await after.statuses() == []
     finally:
@@ -215,7 +215,7 @@ async def test_files_that_a_power_cut_has_emptied_stop_no_start(
 async def test_folder_that_nobody_can_look_into_now_is_no_empty_one(
     tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Since Python 3.12 `glob` finds nothing then: all were told as removed, and killed by the next look."""
+    """Since Python 3.12 `glob` finds nothing then: all were reported as removed, and killed by the next look."""
     await engine.launch(a_launch(tmp_path, "sleep", "600"))
     look, before = tree.look, resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -236,7 +236,7 @@ async def test_folder_that_nobody_can_look_into_now_is_no_empty_one(
 async def test_process_that_nobody_can_look_at_now_is_not_gone(
     tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its container was told as ended, and it lived on with what it held: nobody could end it any more."""
+    """Its container was reported as ended, and it lived on with what it held: nobody could end it any more."""
     script = f"setsid sleep 600 & echo $! > {tmp_path}/child; wait"
     launch = a_launch(tmp_path, "sh", "-c", script)
     await engine.launch(launch)

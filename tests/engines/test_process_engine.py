@@ -219,13 +219,13 @@ async def test_container_that_is_launched_during_a_look_is_not_taken_for_gone(
     go_on.set()
     await eventually(begun.is_set)  # the first look is through
     await engine.kill(launch.id)
-    told = []
+    reported = []
     async with asyncio.timeout(60):
         async for status in engine.changes():
-            told.append(status.condition)
+            reported.append(status.condition)
             if status.condition is not Condition.RUNNING:
                 break
-    assert told == [Condition.RUNNING, Condition.ENDED]
+    assert reported == [Condition.RUNNING, Condition.ENDED]
 
 
 async def test_folder_of_a_launch_that_was_cut_off_does_not_stay(engine: ProcessEngine, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def refused(call: Callable[[], Any]) -> dict[str, Any]:
     return error
 
 
-def test_a_container_gets_its_quota_and_is_told_no_beyond_it_and_is_killed(appliance, engine, launch):
+def test_a_container_gets_its_quota_and_is_refused_beyond_it_and_is_killed(appliance, engine, launch):
     holder = launch("holds", *HOLDS, gpu_memory="512MiB")
     until(lambda: used(appliance, "holds") >= 300 * MIB)
     assert Path(f"/proc/{host_process(engine, holder)}").stat().st_uid == ADA, "root inside is the user outside"
@@ -59,10 +59,10 @@ def test_a_container_gets_its_quota_and_is_told_no_beyond_it_and_is_killed(appli
     assert appliance.containers(name="holds")[0]["state"] == "killed"
 
 
-def test_what_such_a_user_cannot_give_is_told(appliance, engine, launch):
-    told = Path(appliance._log.name).read_text()
-    assert "no control group for host memory, CPU, processes: containers are not limited there" in told
-    assert "containers get named volumes, but no folders of the host" in told
+def test_what_such_a_user_cannot_give_is_reported(appliance, engine, launch):
+    output = Path(appliance._log.name).read_text()
+    assert "no control group for host memory, CPU, processes: containers are not limited there" in output
+    assert "containers get named volumes, but no folders of the host" in output
     error = refused(lambda: launch("folder", "true", gpu_memory="16MiB", volumes=[f"{engine.folder}/her:/d"]))
     assert (error["code"], error["field"]) == ("no_folders", "volumes")
     kept = launch("kept", *HOLDS, gpu_memory="512MiB", volumes=["notes:/d"])

@@ -27,29 +27,29 @@ def codes(folder: Path) -> list[list[str]]:
 
 
 def test_every_job_runs_and_what_it_printed_and_its_exit_code_are_collected(run: Run, jobs, tmp_path: Path) -> None:
-    told = run("batch", "-m", "64MiB", jobs("# first", "echo one $JOB", "", "echo two; exit 7", "kill -9 $$"), code=1)
+    output = run("batch", "-m", "64MiB", jobs("# first", "echo one $JOB", "", "echo two; exit 7", "kill -9 $$"), code=1)
     assert codes(tmp_path / "jobs.out") == [
         ["1", "0", "echo one $JOB"],
         ["2", "7", "echo two; exit 7"],
         ["3", "137", "kill -9 $$"],
     ]
     assert [(tmp_path / f"jobs.out/{n}.out").read_text() for n in (1, 2, 3)] == ["one 1\n", "two\n", ""]
-    assert "3 jobs submitted" in told
-    assert told.endswith("1 jobs did well, 2 failed: jobs.out/codes.tsv\n")
+    assert "3 jobs submitted" in output
+    assert output.endswith("1 jobs did well, 2 failed: jobs.out/codes.tsv\n")
 
 
 def test_more_jobs_than_the_card_holds_wait_for_each_other_and_all_do_well(run: Run, jobs, tmp_path: Path) -> None:
     wants = f"{WORKLOAD} --bytes 600MiB --hold 2"
-    told = run("batch", "-m", "700MiB", "-o", "results", jobs(wants, wants, wants))
+    output = run("batch", "-m", "700MiB", "-o", "results", jobs(wants, wants, wants))
     assert [row[1] for row in codes(tmp_path / "results")] == ["0", "0", "0"]
     for n in (1, 2, 3):
         assert (tmp_path / f"results/{n}.out").read_text().rstrip().endswith("done")
-    assert "3 jobs did well, 0 failed" in told
+    assert "3 jobs did well, 0 failed" in output
 
 
 def test_a_batch_that_is_refused_says_why_and_has_125(run: Run, jobs, tmp_path: Path) -> None:
-    told = run("batch", "-m", "64GiB", jobs("true"), code=1)
-    assert "64 GiB is more than it can ever give" in told
+    output = run("batch", "-m", "64GiB", jobs("true"), code=1)
+    assert "64 GiB is more than it can ever give" in output
     assert codes(tmp_path / "jobs.out") == [["1", "125", "true"]]
 
 

@@ -149,9 +149,9 @@ def test_its_commands_start_the_appliance(
                 answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/nodes/", headers=headers, timeout=PATIENCE)
             except (OSError, httpx.TransportError):
                 return None
-            # The web side may answer before the scheduler has told what it found.
-            told = answer.json()["results"] if answer.is_success else []
-            return [each for each in told if each["engine"] and each["alive"]]
+            # The web side may answer before the scheduler has recorded what it found.
+            rows = answer.json()["results"] if answer.is_success else []
+            return [each for each in rows if each["engine"] and each["alive"]]
 
         (found,) = until(node, every=0.2)
         assert (found["name"], found["engine"]) == ("gpu1", "process")

@@ -18,10 +18,10 @@ def test_it_launches_follows_and_ends_with_the_programs_code(run: Run, tmp_path:
         until(lambda: " is running\n" in said())
         go.touch()
 
-    told = run("follow.py", "--gpu-memory", "64MiB", "local", *words, code=7, meanwhile=until_it_was_seen)
-    assert re.search(r" is running\n", told)
-    assert re.search(r" is failed\n", told)
-    assert told.endswith("hello\n")
+    output = run("follow.py", "--gpu-memory", "64MiB", "local", *words, code=7, meanwhile=until_it_was_seen)
+    assert re.search(r" is running\n", output)
+    assert re.search(r" is failed\n", output)
+    assert output.endswith("hello\n")
 
 
 def test_it_says_why_it_waits_and_goes_on(run: Run, appliance: Appliance, tmp_path: Path) -> None:
@@ -34,16 +34,16 @@ def test_it_says_why_it_waits_and_goes_on(run: Run, appliance: Appliance, tmp_pa
         go.touch()
 
     words = ("--gpu-memory", "600MiB", "local", WORKLOAD, "--bytes", "500MiB")
-    told = run("follow.py", *words, meanwhile=until_it_said_why)
-    assert WHY.search(told), told
-    assert re.search(r" is exited\n", told)
+    output = run("follow.py", *words, meanwhile=until_it_said_why)
+    assert WHY.search(output), output
+    assert re.search(r" is exited\n", output)
 
 
 def test_it_ends_one_whose_time_is_over(run: Run) -> None:
-    told = run("follow.py", "--gpu-memory", "64MiB", "--seconds", "1", "local", "sleep", "600", code=143)
-    assert re.search(r" is running\n.* is killed\n", told)
+    output = run("follow.py", "--gpu-memory", "64MiB", "--seconds", "1", "local", "sleep", "600", code=143)
+    assert re.search(r" is running\n.* is killed\n", output)
 
 
-def test_what_is_refused_is_told_in_a_sentence(run: Run) -> None:
-    told = run("follow.py", "--gpu-memory", "64GiB", "local", "true", code=125)
-    assert told == "not launched: 64 GiB is more than it can ever give: the most is 1 GiB.\n"
+def test_what_is_refused_is_reported_in_a_sentence(run: Run) -> None:
+    output = run("follow.py", "--gpu-memory", "64GiB", "local", "true", code=125)
+    assert output == "not launched: 64 GiB is more than it can ever give: the most is 1 GiB.\n"

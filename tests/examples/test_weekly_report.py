@@ -23,12 +23,12 @@ def used(appliance: Appliance) -> None:
 
 @pytest.mark.usefixtures("used")
 def test_it_prints_a_table_and_keeps_the_figures_as_csv(run: Run, tmp_path: Path) -> None:
-    told = run("weekly-report", "reports")
-    assert "GIB·HOURS" in told
-    assert re.search(r"(?m)^admin +\d+ ", told)
+    output = run("weekly-report", "reports")
+    assert "GIB·HOURS" in output
+    assert re.search(r"(?m)^admin +\d+ ", output)
     (kept,) = (tmp_path / "reports").iterdir()
     assert re.fullmatch(r"gpushare-\d{4}-W\d\d\.csv", kept.name)
-    assert told.endswith(f"In full: reports/{kept.name}\n")
+    assert output.endswith(f"In full: reports/{kept.name}\n")
     rows = list(csv.DictReader(kept.read_text().splitlines()))
     (admin,) = [row for row in rows if row["user"] == "admin"]
     assert int(admin["containers"]) >= 1
@@ -47,7 +47,7 @@ def test_a_report_that_breaks_off_leaves_the_file_of_before(run: Run, tmp_path: 
     assert [(each, each.read_text()) for each in (tmp_path / "reports").iterdir()] == [(kept, before)]
 
 
-def test_who_may_not_ask_is_told_why(run: Run, environ: dict[str, str]) -> None:
+def test_who_may_not_ask_sees_why(run: Run, environ: dict[str, str]) -> None:
     environ["GPUSHARE_TOKEN"] = "wrong"
     assert "gpushare: " in run("weekly-report", "reports", code=1)
 

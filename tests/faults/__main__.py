@@ -137,8 +137,8 @@ def _one_by_one(played: list[tuple[Task, Result]]) -> list[Task]:
 
 
 def _died_rightly(results: Path) -> set[str]:
-    told = [json.loads(line) for line in results.read_text().splitlines()]
-    return {place for each in told if each["kind"] == "line" and not each["wrong"] for place in each["died"]}
+    reported = [json.loads(line) for line in results.read_text().splitlines()]
+    return {place for each in reported if each["kind"] == "line" and not each["wrong"] for place in each["died"]}
 
 
 def _storms(options: argparse.Namespace) -> list[Task]:
@@ -156,7 +156,7 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._begun = folder, time.monotonic()
         self._results = (folder / "results.jsonl").open("w")
-        self.planned = self._told = self._wrong = 0
+        self.planned = self._reported = self._wrong = 0
         self._sums: Counter[str] = Counter()
         self._died: set[str] = set()
 
@@ -170,7 +170,7 @@ class Report:
         print(f"{task['name']} {fate} {said}", *result["wrong"], sep="\n    ", flush=True)
         print(result.get("table", ""), end="", flush=True)
         if task["kind"] != "record":
-            self._told += 1
+            self._reported += 1
             self._died.update(died)
             self._sums.update({"died": len(died)} if died else {})
             self._sums.update({f"{who} killed": times for who, times in result.get("killed", {}).items()})
@@ -186,12 +186,12 @@ class Report:
 
     def end(self) -> int:
         took = time.monotonic() - self._begun
-        rounds = f"{self._told} of {self.planned} rounds"
+        rounds = f"{self._reported} of {self.planned} rounds"
         print(f"{rounds}, {dict(self._sums)}, {took:.0f} s, {self._wrong} with something wrong")
         if self._died:
             print(f"{len(self._died)} lines were died before")
-        if self._told < self.planned:
-            print(f"{self.planned - self._told} were not begun: the time was over")
+        if self._reported < self.planned:
+            print(f"{self.planned - self._reported} were not begun: the time was over")
         print(f"results: {self.folder}")
         self._results.close()
         return min(self._wrong, 1)

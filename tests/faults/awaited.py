@@ -1,4 +1,4 @@
-"""A play of those who wait, and of what they are told that they wait for: somebody's time, earlier runs, a pause."""
+"""A play of those who wait, and of the reasons that they are shown: somebody's time, earlier runs, a pause."""
 
 from datetime import timedelta
 
@@ -32,16 +32,16 @@ class Awaited(Scene):
         self._job("three")
         self._says("three", "holding")
         self._job("four")
-        self._is_told("four", "earlier runs took", ExpectedBy.EARLIER_RUNS)
+        self._is_shown("four", "earlier runs took", ExpectedBy.EARLIER_RUNS)
         self._card_is_hot()
         for name in ("three", "four"):
             self._done(world.do("kill", self.made[name], grace=0.0))
         self._job("limited", ttl_seconds=300.0)
         self._says("limited", "holding")
         self._job("five")
-        self._is_told("five", "Next when limited ends, at", ExpectedBy.LIMITS)
+        self._is_shown("five", "Next when limited ends, at", ExpectedBy.LIMITS)
         self._done(world.do("pause", self.made["limited"]))
-        self._is_told("five", "limited is paused by", "")
+        self._is_shown("five", "limited is paused by", "")
         for name in ("limited", "five"):
             self._done(world.do("kill", self.made[name], grace=0.0))
         self._removed()
@@ -52,16 +52,16 @@ class Awaited(Scene):
 
     def _card_is_hot(self) -> None:
         """It becomes hot, short of switching itself off, and cool again: whoever waits goes on waiting."""
-        for order, is_told in (
+        for order, is_shown in (
             ("sim_card_heat 0 55", lambda gpu: gpu.hot_since is not None),
             ("sim_card_heat 0 0", lambda gpu: gpu.hot_since is None),
         ):
             self.world.card(order)
-            self.world.until(lambda: is_told(Gpu.objects.get()), f"nobody tells what comes of {order}")  # noqa: B023
+            self.world.until(lambda: is_shown(Gpu.objects.get()), f"nobody tells what comes of {order}")  # noqa: B023
 
-    def _is_told(self, name: str, words: str, by: str) -> None:
-        def told() -> bool:
+    def _is_shown(self, name: str, words: str, by: str) -> None:
+        def shown() -> bool:
             found = self.world.get(self.made[name])
             return words in found.queue_reason and found.expected_by == by
 
-        self.world.until(told, f"{name} is not told {words!r}: {self.world.get(self.made[name]).queue_reason}")
+        self.world.until(shown, f"{name} is not shown {words!r}: {self.world.get(self.made[name]).queue_reason}")

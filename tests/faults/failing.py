@@ -24,7 +24,7 @@ class Failing(Scene):
         "away": (_NEVER,),
         "full": (_NEVER,),
         "bug": (_NEVER,),
-        # It ran, and nobody was told so; unless the scheduler that was to say so was followed by one that saw it run.
+        # It ran, and no answer said so; unless the scheduler that was to say so was followed by one that saw it run.
         "lost": (("failed", (None,), "", {}, 1), ("failed", (None,), "", {}, 0), _BY_HAND),
         "done": (("exited", (0,), "", _LIFE, 1),),
         "gone": (("exited", (0,), "", _LIFE, 1),),
@@ -87,7 +87,7 @@ class Failing(Scene):
             change = self.world.begin("change", self.made[name], gpu_memory=GIB // 4)
             kill = self.world.begin("kill", self.made[name], grace=0.0)
             self.world.until(
-                lambda: any(words in log.read_text()[before:] for words in ("he database", "told to fail")),
+                lambda: any(words in log.read_text()[before:] for words in ("he database", "made to fail")),
                 f"the database is {name}, and nobody says so",
             )
         for command in (change, kill):

@@ -73,7 +73,7 @@ class Reaper:
     def _server(self, kind: str) -> None:
         ground = self.world.ground
         if kind == "dockerd" and ground.dockerd is not None:
-            # A dockerd that starts again ends what its containers had running: it is not told to keep them.
+            # A dockerd that starts again ends what its containers had running: it is not configured to keep them.
             self.harmed |= {container for _, container in self._of_containers("keeper")}
             ground.dockerd.kill()
             self.harmed |= self.world.living()

@@ -74,10 +74,10 @@ class Files:
     name, whole = NAME, WHOLE
 
     async def hosts(self) -> list[Host]:
-        told, rests = json.loads((SWARM / "hosts").read_text()), spared(SWARM)
+        hosts, rests = json.loads((SWARM / "hosts").read_text()), spared(SWARM)
         return [
             Host(each["name"], {int(card): size for card, size in each["declared"].items()}, {}, each["labels"],
-                 each["there"] and each["name"] not in rests) for each in told
+                 each["there"] and each["name"] not in rests) for each in hosts
         ]  # fmt: skip
 
     async def submit(self, order: Order) -> None:
@@ -104,7 +104,7 @@ def _fail(call: str) -> None:
     if path.exists():
         error = EngineAway if path.read_text() == "away" else EngineError
         path.with_name("failed").touch()
-        raise error("It is told to fail.")
+        raise error("It is made to fail.")
 
 
 class Taking:

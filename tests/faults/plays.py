@@ -111,7 +111,7 @@ class Away(Scene):
         self._removed("holder", "waiter", "frozen", "leaver", "late")
 
     def _wake(self, container: Container) -> None:
-        """Has its `sleep` end, and its shell go on: told by nobody's scheduler."""
+        """Has its `sleep` end, and its shell go on: by no scheduler's order."""
         for id_, _, programs in self.world.containers_processes():
             for pid in programs if id_ == str(container.pk) else ():
                 if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep"):

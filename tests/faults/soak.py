@@ -3,7 +3,7 @@
 The appliance's clock runs 24 times as fast; what it does each second, like measuring and writing samples, it does so
 much more often, and samples past their retention go as they would in a day. Users launch, pause, change and kill
 meanwhile. What the scheduler and the web take, what the database holds, and how long a program waits for its context
-are told by quarters of the day; the last is judged by the second, since the first has to fill what is kept.
+are shown by quarters of the day; the last is judged by the second, since the first has to fill what is kept.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Ten users do all that users do, for a while, and whatever can die dies at random; then everything is accounted for.
 
-What a user was told is a promise: an answer is asked for again, with the same key, until it is there. So in the end it
+An answer to a user is a promise: an answer is asked for again, with the same key, until it is there. So in the end it
 is known of every container what was wanted, and only those that were harmed themselves may have ended otherwise.
 """
 
@@ -31,8 +31,8 @@ NOT_NOW = ("The host does not let", "The host's disk is full", "Docker does not 
 
 @dataclass
 class Wish:
-    """A container that somebody was told is there. `harmed`: one of its own processes was killed from outside.
-    `begun`: so they were told; else only that it is wanted (202).
+    """A container that an answer said is there. `harmed`: one of its own processes was killed from outside.
+    `begun`: so the answer said; else only that it is wanted (202).
     """
 
     name: str

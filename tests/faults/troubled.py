@@ -26,7 +26,7 @@ def is_on(name: str) -> bool:
     return os.path.exists(f"{TROUBLE}/{name}")
 
 
-def _told(name: str) -> list[str]:
+def _words_of(name: str) -> list[str]:
     try:
         return (TROUBLE / name).read_text().split()
     except OSError:
@@ -42,7 +42,7 @@ def bad_database() -> None:
         if is_on("slow"):
             time.sleep(SLOW)
         if is_on("unread") or (is_on("unwritten") and sql.startswith(("INSERT", "UPDATE", "DELETE"))):
-            raise OperationalError("it is told to fail")
+            raise OperationalError("it is made to fail")
         return execute(sql, *arguments)
 
     def attach(connection: Any, **_: Any) -> None:
@@ -91,7 +91,7 @@ def failing_calls() -> None:
     from scheduler.engines.docker.engine import DockerEngine
     from scheduler.engines.process.engine import ProcessEngine
 
-    said = "It is told to fail."
+    said = "It is made to fail."
     errors: dict[str, Callable[[], Exception]] = {
         "refuses": lambda: EngineError(said),
         "away": lambda: EngineAway(said),
@@ -103,7 +103,7 @@ def failing_calls() -> None:
 
     def failing(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         async def maybe(*arguments: Any, **options: Any) -> Any:
-            *late, error = _told(f"fail-{name}") or [""]
+            *late, error = _words_of(f"fail-{name}") or [""]
             done = await call(*arguments, **options) if late or not error else None
             if error:
                 raise errors[error]()
@@ -172,7 +172,7 @@ def faster(factor: float) -> None:
     timezone.now = lambda: datetime.datetime.fromtimestamp(ahead(), datetime.UTC)
     boot = clock.boot  # what containers' clocks go by
     clock.boot = partial(lambda: boot() + ahead() - right())  # type: ignore[assignment]
-    # Whether a scheduler lives is told by the database's clock.
+    # Whether a scheduler lives is judged by the database's clock.
     Now.as_sqlite = lambda *_, **__: ("STRFTIME('%%Y-%%m-%%d %%H:%%M:%%f', %s, 'unixepoch')", [ahead()])
     for module, name in (
         (measure, "PERIOD"), (measure, "AGAIN"),
@@ -188,7 +188,7 @@ def tell_tasks() -> None:
     """Has every event loop of this process and of its forks tell its tasks when asked."""
     run = asyncio.Runner.run
 
-    def told(self: asyncio.Runner, *arguments: Any, **options: Any) -> Any:
+    def run_with_signal(self: asyncio.Runner, *arguments: Any, **options: Any) -> Any:
         loop = self.get_loop()
         loop.add_signal_handler(signal.SIGUSR2, lambda: write(loop))
         return run(self, *arguments, **options)
@@ -199,7 +199,7 @@ def tell_tasks() -> None:
         path.with_suffix(".new").write_text("\n".join(f"{count} {name}" for name, count in names.items()))
         path.with_suffix(".new").rename(path)
 
-    asyncio.Runner.run = told
+    asyncio.Runner.run = run_with_signal
 
 
 def _kind(task: asyncio.Task[Any]) -> str:

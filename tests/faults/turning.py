@@ -133,13 +133,13 @@ class Stuck(_Turning):
         _signal(guardians, signal.SIGKILL)
 
     def _cannot_be_stopped(self) -> None:
-        """Each lock fails, until somebody is told of it."""
+        """Each lock fails, until an event reports it."""
 
-        def told() -> bool:
+        def reported() -> bool:
             self.world.card(f"sim_card_fault {LOCK} {FAILS}")
             return any(self.world.events(container, "not_stopped") for container in self.made.values())
 
-        self.world.until(told, "nobody is told that a program cannot be stopped")
+        self.world.until(reported, "no event says that a program cannot be stopped")
         self.world.card("sim_card_fault 0 0")
 
 

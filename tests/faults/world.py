@@ -76,7 +76,7 @@ class World:
         return died(self.home)
 
     def start(self, traced: str = "") -> None:
-        """Starts it, `traced` if so told (see traced.py); when it dies before a line, another one follows."""
+        """Starts it, `traced` if so asked (see traced.py); when it dies before a line, another one follows."""
         self.starts += 1
         self._traced = traced
         if self._nursery is None:
@@ -176,11 +176,11 @@ class World:
 
     def tasks(self, pid: int) -> dict[str, int]:
         """How many tasks of each kind the scheduler's loop has: see troubled.py."""
-        told = self.home / f"tasks.{pid}"
-        told.unlink(missing_ok=True)
+        path = self.home / f"tasks.{pid}"
+        path.unlink(missing_ok=True)
         os.kill(pid, signal.SIGUSR2)
-        self.until(told.exists, "the scheduler does not tell its tasks")
-        lines = told.read_text().splitlines()
+        self.until(path.exists, "the scheduler does not tell its tasks")
+        lines = path.read_text().splitlines()
         return {name: int(times) for times, _, name in (line.partition(" ") for line in lines)}
 
     def living(self) -> set[str]:

@@ -155,9 +155,9 @@ def with_sim() -> Callable[[], bool]:
     from tests.support.cuda import MIB, Cuda
 
     cuda, size = Cuda(), int(gib * (1 << 30))
-    address, told = cuda.alloc(size), os.urandom(MIB)
-    cuda.write(address + size - MIB, told)
-    return lambda: bool(cuda.read(address + size - MIB, MIB) == told)
+    address, written = cuda.alloc(size), os.urandom(MIB)
+    cuda.write(address + size - MIB, written)
+    return lambda: bool(cuda.read(address + size - MIB, MIB) == written)
 
 
 def reached(minor: int) -> str:
@@ -177,12 +177,12 @@ def look() -> str:
     """Without a blank: the nodes that are there, what a new process' CUDA counts, what making other nodes leads to."""
     counted = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=False, timeout=60)
     nodes = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    told = {"nodes": nodes, "cuda": counted.stdout.strip(), "made": sorted({reached(minor) for minor in MINORS})}
-    return compact(told)
+    fields = {"nodes": nodes, "cuda": counted.stdout.strip(), "made": sorted({reached(minor) for minor in MINORS})}
+    return compact(fields)
 
 
-def compact(told: Any) -> str:
-    return json.dumps(told, separators=(",", ":")).replace(" ", "")
+def compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")).replace(" ", "")
 
 
 kept: dict[str, int] = {}  # path of a card's node → a descriptor of it
@@ -197,13 +197,13 @@ def keep() -> str:
 
 def reach() -> str:
     """Whether the descriptor can be opened anew; what CUDA uses by the old node's path, with the shim and without."""
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for path, number in kept.items():
         try:
             os.close(os.open(f"/proc/self/fd/{number}", os.O_RDWR))
-            told["opened anew"] = True
+            fields["opened anew"] = True
         except OSError as error:
-            told["opened anew"] = errno.errorcode.get(error.errno or 0, str(error))
+            fields["opened anew"] = errno.errorcode.get(error.errno or 0, str(error))
         for name, preload in {"shim": os.environ.get("LD_PRELOAD", ""), "alone": ""}.items():
             more = {"LD_PRELOAD": f"{folder}/kept.so {preload}", "KEPT": path, "KEPT_FD": str(number)}
             environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"} | more
@@ -211,8 +211,8 @@ def reach() -> str:
             ran = subprocess.run(
                 words, env=environment, capture_output=True, text=True, check=False, timeout=90, pass_fds=[number]
             )
-            told[name] = (ran.stdout or ran.stderr[-300:]).strip()
-    return compact(told)
+            fields[name] = (ran.stdout or ran.stderr[-300:]).strip()
+    return compact(fields)
 
 
 def say(line: str) -> None:

@@ -110,7 +110,7 @@ def always(write: Callable[[float], None], go_on: Callable[[], bool]) -> None:
     torch.cuda.synchronize()
     (folder / f"{name}.ready").touch()
     queued: deque[torch.cuda.Event] = deque()
-    done, told = 0, 0.0
+    done, reported = 0, 0.0
     while True:
         if go_on():
             step()
@@ -125,8 +125,8 @@ def always(write: Callable[[float], None], go_on: Callable[[], bool]) -> None:
         while queued and queued[0].query():
             queued.popleft()
             done += 1
-        if time.monotonic() >= told + 0.25:
-            told = time.monotonic()
+        if time.monotonic() >= reported + 0.25:
+            reported = time.monotonic()
             write(done)
 
 

@@ -120,8 +120,8 @@ def _asks(pipe: socket.socket, cuda: Cuda, address: int) -> Look:
 
 
 def _answers(pipe: socket.socket, cuda: Cuda, address: int) -> None:
-    while told := pipe.recv(8):
-        (number,) = struct.unpack("q", told)
+    while asked := pipe.recv(8):
+        (number,) = struct.unpack("q", asked)
         pipe.sendall(b"y" if cuda.read(address, 1024) == pattern(number) else b"n")
 
 

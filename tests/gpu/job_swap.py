@@ -42,8 +42,8 @@ class Numbers(Dataset[torch.Tensor]):
 def sums() -> Iterator[bool]:
     """For each batch whether its sum on the card is what it has to be."""
     for number, batch in enumerate(DataLoader(Numbers(), batch_size=32, num_workers=2)):
-        told = sum(index % 251 for index in range(32 * number, 32 * number + 32)) * 1024
-        yield int(batch.cuda().sum()) == told
+        expected = sum(index % 251 for index in range(32 * number, 32 * number + 32)) * 1024
+        yield int(batch.cuda().sum()) == expected
 
 
 def say(line: str) -> None:

@@ -15,7 +15,7 @@ KIND: torch, jax, cupy, graphs (a CUDA graph's loop). PART:
 - `pages`: the same of each kind and size in two containers in turn, of which one can have no huge pages: what those of
   the shim are worth.
 - `kept`: a program keeps a descriptor of its card's node over a move, and CUDA is made to take it. What that reaches is
-  told, and is not right or wrong.
+  shown, and is not right or wrong.
 - `drain`: a card is drained while six work on it.
 
 `--docker`: containers of the engine that DOCKER_HOST names, or else of a dockerd that it starts; without it: local
@@ -129,8 +129,8 @@ def with_cdi(folder: Path) -> None:
     cards = [{"name": gpu, "containerEdits": {"deviceNodes": [{"path": path}]}} for gpu, path in raw.nodes.items()]
     searched = sorted({str(Path(path).parent) for path in raw.libraries.values()})
     edits = {"deviceNodes": [{"path": path} for path in raw.control], "env": [f"LD_LIBRARY_PATH={':'.join(searched)}"]}
-    told = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": cards, "containerEdits": edits}
-    (folder / "nvidia.json").write_text(json.dumps(told))
+    spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": cards, "containerEdits": edits}
+    (folder / "nvidia.json").write_text(json.dumps(spec))
     os.environ[FLAGS] = f"{os.environ.get(FLAGS, '')} --cdi-spec-dir={folder}"
 
 
@@ -158,7 +158,7 @@ class Bare:
         self._here, self._there = self._there, self._here
         self.right &= self._job.is_right()
 
-    def told(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         return {
             "out": median(self.outs),
             "in": median(self.backs),
@@ -180,17 +180,17 @@ class Contained(Job):
         self.id = self.appliance.launch(*self.words, name=name, gpu_memory=size, gpus=[card], **fields)["id"]
 
     def ended(self) -> str:
-        told = self.appliance.api("GET", f"containers/{self.id}/")
-        if not told["finished_at"]:
+        row = self.appliance.api("GET", f"containers/{self.id}/")
+        if not row["finished_at"]:
             return ""
         token = {"Authorization": f"Token {self.appliance.token}"}
         output = httpx.get(f"{self.appliance.url}/api/v1/containers/{self.id}/logs/", headers=token, timeout=30).text
-        return f"{told['state']}, exit code {told['exit_code']}, {told['reason']!r}. It printed:\n{output[-4000:]}"
+        return f"{row['state']}, exit code {row['exit_code']}, {row['reason']!r}. It printed:\n{output[-4000:]}"
 
     def move(self, card: str) -> tuple[int, str]:
         try:  # a busy machine answers with the container, once it is done
-            told = self.appliance.api("POST", f"containers/{self.id}/move/", {"gpu": card})
-            return 200, told.get("message", "")
+            answer = self.appliance.api("POST", f"containers/{self.id}/move/", {"gpu": card})
+            return 200, answer.get("message", "")
         except httpx.HTTPStatusError as error:
             return error.response.status_code, error.response.json().get("error", {}).get("message", str(error))
 
@@ -241,7 +241,7 @@ class Scene:
                 self.guarded("drain", self.drain)
 
     def guarded(self, name: str, step: Any, *arguments: Any) -> None:
-        """What goes wrong is told, and the next begins on empty cards."""
+        """What goes wrong is reported, and the next begins on empty cards."""
         try:
             step(*arguments)
         except Exception as error:
@@ -271,8 +271,8 @@ class Scene:
                 code, took = calls.back(pid, named)
                 if code:
                     calls.back(pid)
-                told = {"out": went, "in": code, "seconds": took, "right": job.is_right()}
-                self.found.say(f"bare, {who}, {way}", told)
+                figures = {"out": went, "in": code, "seconds": took, "right": job.is_right()}
+                self.found.say(f"bare, {who}, {way}", figures)
         job = Job(0.5, "init")
         with running(job, self.outside) as pid:
             went, _ = calls.out(pid)
@@ -307,12 +307,12 @@ class Scene:
                 if number == 0:
                     self.inside(f"{name}, on the other card", job)
             outs, backs = job.took("swapped_out"), job.took("swapped_in")
-            told: dict[str, Any] = {"out": median(outs), "in": median(backs), "said": sorted(said), "right": right}
-            self.found.say(f"{name}, {len(outs)} times", told, right and len(outs) == times)
+            figures: dict[str, Any] = {"out": median(outs), "in": median(backs), "said": sorted(said), "right": right}
+            self.found.say(f"{name}, {len(outs)} times", figures, right and len(outs) == times)
             self.found.say(f"{name}: each", [outs, backs])
             if bare:
-                self.found.say(f"{name}, bare", bare.told(), bare.right)
-                beside = (told["out"] + told["in"]) / (median(bare.outs) + median(bare.backs))
+                self.found.say(f"{name}, bare", bare.figures(), bare.right)
+                beside = (figures["out"] + figures["in"]) / (median(bare.outs) + median(bare.backs))
                 self.found.say(f"{name}, times the bare calls", round(beside, 3), beside <= SLOWER)
             job.end()
 
@@ -320,20 +320,20 @@ class Scene:
         """In Docker on real cards: its own card is all that is there, that CUDA counts, and that can be opened."""
         if self.sim or not self.within:
             return
-        told = json.loads(job.asked("look"))
-        (code, uuids), own = json.loads(told["cuda"] or "[-1, []]"), job.card().removeprefix("GPU-").replace("-", "")
-        alone = len(told["nodes"]) == 1 and (code, uuids) == (0, [own]) and told["made"] == ["EPERM"]
-        self.found.say(f"{name}: seen inside", told | {"its own": own}, alone)
+        seen = json.loads(job.asked("look"))
+        (code, uuids), own = json.loads(seen["cuda"] or "[-1, []]"), job.card().removeprefix("GPU-").replace("-", "")
+        alone = len(seen["nodes"]) == 1 and (code, uuids) == (0, [own]) and seen["made"] == ["EPERM"]
+        self.found.say(f"{name}: seen inside", seen | {"its own": own}, alone)
 
     def fixed(self) -> None:
         one, two = self.two
         for way, more in {"as it comes": (), "by number": ("by=0",), "by UUID": (f"by={one}",)}.items():
             job = Contained(self, "fixed", self.options.sizes[0], self.options.kinds[0], one, *more)
             job.answers(0)
-            told = [*job.move(two), job.card() == two, job.is_right()]
-            self.found.say(f"sees its own by CUDA_VISIBLE_DEVICES, {way}", told, told[3])
-            told = [*job.move(one), job.card() == one, job.is_right()]
-            self.found.say(f"sees its own by CUDA_VISIBLE_DEVICES, {way}, and back", told, told[3])
+            outcome = [*job.move(two), job.card() == two, job.is_right()]
+            self.found.say(f"sees its own by CUDA_VISIBLE_DEVICES, {way}", outcome, outcome[3])
+            outcome = [*job.move(one), job.card() == one, job.is_right()]
+            self.found.say(f"sees its own by CUDA_VISIBLE_DEVICES, {way}, and back", outcome, outcome[3])
             job.end()
 
     def updated(self) -> None:
@@ -372,8 +372,8 @@ class Scene:
             self.found.say(f"{kind}, {gib:g} GiB, by size of pages: each", took, right)
             out, back = ([median(its[way]) for its in took.values()] for way in (0, 1))
             faster = round(out[1] / max(out[0], 0.01), 2)
-            told = {"out": out, "in": back, "out is faster": faster}
-            self.found.say(f"{kind}, {gib:g} GiB, huge pages and small ones", told, faster >= FASTER or self.sim)
+            figures = {"out": out, "in": back, "out is faster": faster}
+            self.found.say(f"{kind}, {gib:g} GiB, huge pages and small ones", figures, faster >= FASTER or self.sim)
             for job in jobs:
                 job.end()
 

@@ -50,7 +50,7 @@ class Person:
     def units(self, begin: float, end: float) -> float:
         return sum(job.rate(begin, end) for job in self.jobs)
 
-    def told(self, figure: str) -> float:
+    def figure(self, figure: str) -> float:
         return sum(gpu[figure] or 0.0 for job in self.jobs for gpu in self.appliance.get(job.id)["gpus"])
 
 
@@ -129,11 +129,11 @@ def play(appliance: Appliance, people: list[Person], its: Any) -> None:
     time.sleep(SETTLE)
     first, worst = time.time(), 0.0
     while time.time() - first < its.seconds and time.monotonic() + WINDOW < its.ends:
-        begin, before = time.time(), [person.told("had") for person in people]
+        begin, before = time.time(), [person.figure("had") for person in people]
         time.sleep(WINDOW)
         end = time.time() - 0.5
         parts = [person.units(begin, end) / alone for person in people] if not simulated else [
-            (person.told("had") - was) / (time.time() - begin) for person, was in zip(people, before, strict=True)
+            (person.figure("had") - was) / (time.time() - begin) for person, was in zip(people, before, strict=True)
         ]  # fmt: skip
         worst = max(worst, abs(parts[0] / sum(parts) - 0.5))
         say(f"{begin - first:4.0f} s  {shown(parts)}, in sum {sum(parts):.3f}")
@@ -144,7 +144,7 @@ def play(appliance: Appliance, people: list[Person], its: Any) -> None:
         say(f"each of ada's: {each} %")
     for person in people:
         said = ", ".join(
-            f"{figure} {person.told(figure):.1f} s" for figure in ("had_lately", "due_lately", "held_back_lately")
+            f"{figure} {person.figure(figure):.1f} s" for figure in ("had_lately", "due_lately", "held_back_lately")
         )
         say(f"the appliance says of {person.name}'s last minute: {said}")
 

@@ -96,13 +96,13 @@ class Scene:
         time.sleep(settle)
         begin = time.time()
         end = begin + (seconds or self.seconds)
-        told: list[list[tuple[float, float]]] = [[] for _ in jobs]  # each time that something new is told
+        reports: list[list[tuple[float, float]]] = [[] for _ in jobs]  # each time that something new is reported
         while time.time() < end:
             time.sleep(0.25)
-            for job, its in zip(jobs, told, strict=True):
+            for job, its in zip(jobs, reports, strict=True):
                 if not its or job.had() != its[-1][1]:
                     its.append((time.time(), job.had()))
-        spans = [(its[1], its[-1]) for its in told if len(its) > 2]  # when the first was told is not known
+        spans = [(its[1], its[-1]) for its in reports if len(its) > 2]  # when the first was reported is not known
         self.counted = [round((last - had) / (at - since), 3) for (since, had), (at, last) in spans]
         for job in jobs:
             until(lambda: job.lines()[-1][0] > end, LONG)  # noqa: B023
@@ -213,11 +213,11 @@ class Scene:
         self.check(f"{kind} 300/100: time that was counted", self.counted)
         gaps = [round(job.gap(*span), 2) for job in (one, two)]
         self.check(f"{kind} 300/100: longest gap", gaps, max(gaps) < 2.0)
-        self.told(one, two)
+        self.check_no_turns(one, two)
         self.equal(kind, one, two)
         self.check(f"{kind}: steps/s alone", round(alone, 1))
 
-    def told(self, *jobs: Contained) -> None:
+    def check_no_turns(self, *jobs: Contained) -> None:
         why = [job.ask("GET")["no_turns"] for job in jobs]
         self.check(f"no_turns of {jobs[0].name}", why, not any(why))
 
@@ -240,7 +240,7 @@ class Scene:
         due = (0.6, 0.2, 0.2)
         self.check("three: work", its, all(abs(part - wanted) <= 0.05 for part, wanted in zip(its, due, strict=True)))
         self.check("three: time that was counted", self.counted)
-        self.told(*jobs)
+        self.check_no_turns(*jobs)
 
     def random(self) -> None:
         """A third is moved meanwhile, again and again."""
@@ -278,7 +278,7 @@ class Scene:
         self.check("random: steps, kills", [done, kills], done >= STEPS)
         self.check("moves, seconds", moves, len(moves) >= MOVES and not any(isinstance(each, str) for each in moves))
         self.equal("random", a, b, moved)
-        self.told(a, b, moved)
+        self.check_no_turns(a, b, moved)
 
     def moved(self, part: str, still: Contained, moved: Contained) -> None:
         still.do("pause")

@@ -21,11 +21,11 @@ LONG = 120.0
 TORCH = """
 import sys, torch
 chunks = [torch.arange(1 << 27, dtype=torch.int32, device="cuda") * (i + 1) for i in range(int(sys.argv[1]) * 2)]
-def told():
+def sums():
     return " ".join(str(int(chunk.sum(dtype=torch.int64))) for chunk in chunks)
-print(told(), flush=True)
+print(sums(), flush=True)
 for line in sys.stdin:
-    print(told(), flush=True)
+    print(sums(), flush=True)
 """
 MANAGED = """
 import ctypes, sys

@@ -23,7 +23,7 @@ def start(*options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
-def told(process: subprocess.Popen[str]) -> str:
+def output_of(process: subprocess.Popen[str]) -> str:
     output = process.communicate(timeout=120)[0]
     print(output)
     assert process.returncode == 0, output
@@ -37,19 +37,20 @@ def pace(output: str) -> float:
     return int(units) / float(seconds)
 
 
-def test_a_unit_takes_as_long_as_it_was_told_to() -> None:
-    assert pace(told(start("--kernel", "1"))) == pytest.approx(1000, rel=0.1)
-    assert pace(told(start("--kernel", "10"))) == pytest.approx(100, rel=0.1)
+def test_a_unit_takes_as_long_as_it_was_asked_to() -> None:
+    assert pace(output_of(start("--kernel", "1"))) == pytest.approx(1000, rel=0.1)
+    assert pace(output_of(start("--kernel", "10"))) == pytest.approx(100, rel=0.1)
 
 
 def test_two_at_once_share_the_card() -> None:
-    paces = [pace(told(process)) for process in [start(), start()]]
+    paces = [pace(output_of(process)) for process in [start(), start()]]
     assert 800 < sum(paces) < 1050
     assert paces[0] == pytest.approx(paces[1], rel=0.1)
 
 
 def test_a_notebook_computes_a_little_of_each_second() -> None:
-    bursts = [float(took) for took in re.findall(r"computed 50 units in ([\d.]+) ms", told(start("--every", "50")))]
+    output = output_of(start("--every", "50"))
+    bursts = [float(took) for took in re.findall(r"computed 50 units in ([\d.]+) ms", output)]
     assert len(bursts) == SECONDS
     assert sorted(bursts)[SECONDS // 2] == pytest.approx(50, rel=0.2)
 
@@ -67,7 +68,7 @@ async def test_a_lock_waits_for_what_was_given_and_nothing_is_computed_meanwhile
         assert 0.3 < drained < 0.8
         await asyncio.sleep(2)
         await helper.unlock(process.pid, 30)
-        assert pace(await asyncio.to_thread(told, process)) < 200 * (SECONDS - 1.5) / SECONDS
+        assert pace(await asyncio.to_thread(output_of, process)) < 200 * (SECONDS - 1.5) / SECONDS
     finally:
         process.kill()
         await helper.close()

@@ -52,7 +52,7 @@ def under_way(held: Held, kind: str) -> Iterator[None]:
 
 
 def stage(held: Held) -> str:
-    """How far its swapping is, by its row: nobody else is told so exactly."""
+    """How far its swapping is, by its row: no page shows it so exactly."""
     with closing(sqlite3.connect(f"file:{database.place(held.appliance.home)}?mode=ro", uri=True)) as rows:
         found = rows.execute("SELECT swap FROM web_container WHERE id = ?", [held.id.replace("-", "")]).fetchone()
     return str(found[0])
@@ -165,7 +165,7 @@ def test_z_a_helper_killed_on_the_way_back(held: Held, record: Record) -> None:
     held.out()
     with under_way(held, "resume"):
         killed = kill_helpers(held.appliance)
-    with suppress(AssertionError):  # either may be: it is told which
+    with suppress(AssertionError):  # either may be: the report says which
         held.appliance.until(lambda: stage(held) == "", "it to be back", WITHIN)
     found = held.appliance.get(held.id)["state"]
     if found == "running":

@@ -38,7 +38,7 @@ DEEDS = ["pause", "resume", "resume", "weight", "limit", "rest"] * 5 + ["swap", 
 
 
 class Scene:
-    """All programs, in containers; each computes only when it is told to. `alone`: units a second of each."""
+    """All programs, in containers; each computes only when it is asked to. `alone`: units a second of each."""
 
     def __init__(self, appliance: Appliance, folder: Path) -> None:
         self.appliance = appliance
@@ -119,8 +119,8 @@ def test_a_limit_is_kept_although_nobody_else_computes(scene: Scene, record: Rec
 def test_three_trainings(scene: Scene, record: Record) -> None:
     jobs, weights = scene.trainings, list(TRAININGS.values())
     alone = [scene.rate_alone(job, 5.0) for job in jobs]
-    told = ", ".join(f"{job.kind} {rate:.1f}" for job, rate in zip(jobs, alone, strict=True))
-    record(f"three trainings alone, steps a second: {told}")
+    rates = ", ".join(f"{job.kind} {rate:.1f}" for job, rate in zip(jobs, alone, strict=True))
+    record(f"three trainings alone, steps a second: {rates}")
     share_by(scene.appliance, "shared")
     span = measured(*jobs, seconds=12)
     shares, total = scene.parts(jobs, *span)

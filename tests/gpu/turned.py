@@ -15,7 +15,7 @@ LONG = 180.0  # seconds in which a dozen programs have imported PyTorch and begu
 
 
 class Job:
-    """job_compute.py: computes while it is told to. Its time is the clock's (time.time)."""
+    """job_compute.py: computes while it is asked to. Its time is the clock's (time.time)."""
 
     def __init__(self, kind: str, folder: Path, name: str) -> None:
         self.kind, self.name, self.folder = kind, name, folder

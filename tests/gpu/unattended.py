@@ -4,7 +4,7 @@
 
 Each part is a command with a time of its own. FOLDER/NAME/ has what it wrote, FOLDER/progress a line for its begin and
 its end, FOLDER/all.log what those that have ended printed. Parts come in order of their worth; one for which too little
-time is left is left out, and all once it is told to end (SIGTERM). On four cards or more the parts on moves have the
+time is left is left out, and all once it is asked to end (SIGTERM). On four cards or more the parts on moves have the
 cards 0 and 1, the others 2 and 3, and each half of the processors. Whatever a part started is gone once it has ended.
 `--gpus sim:4x80GiB` tries all of it on simulated cards.
 """
@@ -196,8 +196,8 @@ def sweep(mark: str) -> int:
 def cards_of(gpus: str) -> tuple[int, list[str], str]:
     if gpus.startswith("sim:"):
         return int(gpus.removeprefix("sim:").partition("x")[0]), [], gpus
-    told = subprocess.run(SMI, capture_output=True, text=True, check=True).stdout
-    return len(told.splitlines()), [line.split(", ")[1] for line in told.splitlines()], told
+    output = subprocess.run(SMI, capture_output=True, text=True, check=True).stdout
+    return len(output.splitlines()), [line.split(", ")[1] for line in output.splitlines()], output
 
 
 def main() -> int:
@@ -210,7 +210,7 @@ def main() -> int:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     run = Run(options.folder.resolve(), options.seconds, options.gpus)
-    count, run.uuids, told = cards_of(options.gpus)
+    count, run.uuids, listed = cards_of(options.gpus)
     known = {part.name: part for part in [*MOVES, *RANKS]}
     cpus = sorted(os.sched_getaffinity(0))
     half = len(cpus) // 2
@@ -222,7 +222,7 @@ def main() -> int:
             for part in parts:
                 print(part.most, " ".join(part.command(cards, options.gpus, Path("OUT"), part.most)[2:]))
         return 0
-    host = f"{told}\n{os.uname().release}, Python {sys.version.split()[0]}, {len(cpus)} processors\n"
+    host = f"{listed}\n{os.uname().release}, Python {sys.version.split()[0]}, {len(cpus)} processors\n"
     (options.folder / "machine").write_text(host)
     run.tell(f"begins with {count} cards")
     playing = [

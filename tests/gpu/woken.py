@@ -3,7 +3,7 @@
     python -m tests.gpu.woken [--docker] [--gpus SPEC] [--card N] [--gib 16] [--times 5] [--seconds S] [--out FOLDER]
 
 The server holds GIB, and looks at all of it for each request. Again and again another container needs the card; once
-that has ended, a request comes through `gpushare open`. Told are the seconds to the first byte, and those of the move.
+that has ended, a request comes through `gpushare open`. Shown are the seconds to the first byte, and those of the move.
 Writes FOLDER/woken.json (FOLDER: $OUT); exits 1 if anything is wrong. `--gpus sim:1x40GiB` tries the script.
 """
 

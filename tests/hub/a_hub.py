@@ -21,28 +21,28 @@ SMALL, BUSY, LARGE = "Small: 64 MiB", "Busy: takes its memory first", "Larger th
 
 CONFIG = """
 import json
-told = json.loads({told!r})
-c.JupyterHub.bind_url = told["url"]
-c.JupyterHub.hub_port = told["port"]
+settings = json.loads({settings!r})
+c.JupyterHub.bind_url = settings["url"]
+c.JupyterHub.hub_port = settings["port"]
 c.JupyterHub.spawner_class = "gpushare_jupyterhub.spawner.GpushareSpawner"
 c.JupyterHub.authenticator_class = "dummy"
 c.JupyterHub.cleanup_servers = False  # notebooks outlive the hub
 c.JupyterHub.cleanup_proxy = True
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 0, "slow_stop_timeout": 60}}
 c.JupyterHub.last_activity_interval = 2
-c.ConfigurableHTTPProxy.command = told["proxy"]
-c.ConfigurableHTTPProxy.auth_token = told["token"]
+c.ConfigurableHTTPProxy.command = settings["proxy"]
+c.ConfigurableHTTPProxy.auth_token = settings["token"]
 c.Authenticator.allow_all = True
-c.GpushareSpawner.appliance_url = told["appliance"]
-c.GpushareSpawner.appliance_token = told["appliance_token"]
+c.GpushareSpawner.appliance_url = settings["appliance"]
+c.GpushareSpawner.appliance_token = settings["appliance_token"]
 c.GpushareSpawner.bind_address = "127.0.0.1"
 c.GpushareSpawner.poll_interval = 2
 c.GpushareSpawner.http_timeout = 60
 c.GpushareSpawner.grace = 5
-c.GpushareSpawner.cmd = [told["singleuser"], "--allow-root"]
-c.GpushareSpawner.environment = told["environment"]
-c.GpushareSpawner.profiles = told["profiles"]
-c.JupyterHub.services = [{{"name": "tests", "api_token": told["token"]}}]
+c.GpushareSpawner.cmd = [settings["singleuser"], "--allow-root"]
+c.GpushareSpawner.environment = settings["environment"]
+c.GpushareSpawner.profiles = settings["profiles"]
+c.JupyterHub.services = [{{"name": "tests", "api_token": settings["token"]}}]
 c.JupyterHub.load_roles = [{{"name": "tests", "services": ["tests"], "scopes": [
     "admin:users", "admin:servers", "access:servers", "list:users", "read:users:activity"]}}]
 """
@@ -54,7 +54,7 @@ class Hub:
         ports = [free_port() for _ in range(2)]
         self.url = f"http://127.0.0.1:{ports[0]}"
         first_takes = ["/bin/sh", "-c", f'{WORKLOAD} --bytes 700MiB --hold 0 || exit; exec "$@"', "sh"]
-        told = {
+        settings = {
             "url": self.url,
             "port": ports[1],
             "proxy": [str(PROXY)],
@@ -69,7 +69,7 @@ class Hub:
                 {"name": LARGE, "launch": {"image": "local", "gpu_memory": "64GiB"}},
             ],
         }
-        (folder / "config.py").write_text(CONFIG.format(told=json.dumps(told)))
+        (folder / "config.py").write_text(CONFIG.format(settings=json.dumps(settings)))
         self._log = (folder / "log").open("ab")
         self._client = httpx.Client(timeout=60, headers={"Authorization": f"token {TOKEN}"}, follow_redirects=True)
 
@@ -119,7 +119,7 @@ class Hub:
         assert answer.status_code in (201, 202), answer.text
 
     def progress(self, user: str) -> Iterator[dict[str, Any]]:
-        """What the page of a start is told, until it is over."""
+        """What the page of a start shows, until it is over."""
         address = f"{self.url}/hub/api/users/{user}/server/progress"
         with self._client.stream("GET", address, timeout=120) as answer:
             for line in answer.iter_lines():

@@ -27,7 +27,7 @@ def _nobody_is_left(hub: Hub, appliance: Appliance) -> Iterator[None]:
 
 
 def running(hub: Hub, user: str = "ada", **options: str) -> list[dict[str, Any]]:
-    """Starts a notebook and waits until the hub says that it is there. Returns what its page was told."""
+    """Starts a notebook and waits until the hub says that it is there. Returns what its page showed."""
     hub.begin(user, **options)
     events = list(hub.progress(user))
     assert events[-1].get("ready"), messages(events) + hub.log()[-3000:]
@@ -52,19 +52,19 @@ def test_a_notebook_is_a_container_of_its_person_with_the_chosen_quota_and_stopp
     stopped(hub, appliance)
 
 
-def test_who_starts_is_told_the_place_in_the_queue_and_why_and_gets_the_notebook_when_memory_is_there(hub, appliance):
+def test_who_starts_sees_the_place_in_the_queue_and_why_and_gets_the_notebook_when_memory_is_there(hub, appliance):
     hog = appliance.launch(WORKLOAD, "--bytes", "800MiB", "--hold", "600", gpu_memory="896MiB", give_way=False)
     until(lambda: appliance.containers()[0]["gpus"][0]["used"] > 700 << 20)
     hub.begin("ada", profile=BUSY)
-    told, events = "", []
+    shown, events = "", []
     for event in hub.progress("ada"):
         events.append(event)
-        if "in the queue" in event["message"] and not told:
-            told = event["message"]
+        if "in the queue" in event["message"] and not shown:
+            shown = event["message"]
             appliance.api("POST", f"containers/{hog['id']}/kill/", {})
     assert events[-1].get("ready"), messages(events)
-    assert "Suspended, first in the queue: " in told
-    assert "MiB" in told  # the appliance's own reason, with its figures
+    assert "Suspended, first in the queue: " in shown
+    assert "MiB" in shown  # the appliance's own reason, with its figures
     stopped(hub, appliance)
 
 
@@ -107,7 +107,7 @@ def test_a_notebook_outlives_an_appliance_that_is_away_and_a_start_says_that_it_
     stopped(hub, appliance)
 
 
-def test_a_refusal_is_told_in_the_appliances_words(hub):
+def test_a_refusal_is_reported_in_the_appliances_words(hub):
     for user, profile, words in (
         ("ada", LARGE, "64 GiB is more than it can ever give"),
         ("bob", SMALL, "containers"),  # his allowance is none

@@ -58,7 +58,7 @@ async def test_a_suspended_one_says_its_place_and_why(asker: Asker, appliance: A
         said = standing(await asker.container(made["id"]))
         return said if "in the queue" in said else ""
 
-    said = await eventually(said_place, every=0.1)  # its place is told a moment after its state
+    said = await eventually(said_place, every=0.1)  # its place is shown a moment after its state
     assert said.startswith("Suspended, first in the queue: ")
     assert "MiB" in said
     await asker.end(made["id"])
@@ -96,7 +96,7 @@ async def test_a_wrong_token_is_refused(appliance: Appliance) -> None:
     await asker.close()
 
 
-def test_places_are_told_as_people_count() -> None:
+def test_places_are_shown_as_people_count() -> None:
     assert [ordinal(n) for n in (1, 3, 10, 11, 21, 22, 23, 112)] == [
         "first", "third", "tenth", "11th", "21st", "22nd", "23rd", "112th",
     ]  # fmt: skip

@@ -148,8 +148,8 @@ def host(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 def test_it_installs_on_an_empty_debian(host: Installed) -> None:
     assert MAKE == "make deb"
     host.debian.run("apt-get", "update")
-    told = host.install(VERSION)
-    assert "gpushare doctor" in told
+    output = host.install(VERSION)
+    assert "gpushare doctor" in output
     assert host.debian.run("gpushare", "--version") == f"gpushare {VERSION}\n"
     assert "gpushare-web" in host.path("/etc/passwd").read_text()
     enabled = {path.name for path in host.path("/etc/systemd/system").glob("*.wants/gpushare*")}
@@ -160,9 +160,9 @@ def test_it_installs_on_an_empty_debian(host: Installed) -> None:
 
 def test_without_a_card_it_says_so_and_simulates_none(host: Installed) -> None:
     host.set(PORT=str(host.port))
-    told = host.debian.run(*host.command("gpushare"), code=1)
-    assert "NVML does not answer" in told
-    assert "Load the driver" in told
+    output = host.debian.run(*host.command("gpushare"), code=1)
+    assert "NVML does not answer" in output
+    assert "Load the driver" in output
     assert re.search("(?m)^BAD +driver", host.typed(DOCTOR, code=1))
 
 
@@ -251,8 +251,8 @@ def test_what_was_wiped_comes_back(host: Installed) -> None:
     for path in home.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (backup,) = host.path("/var/backups/gpushare").iterdir()
-    told = host.debian.run("gpushare-manage", "restore", f"/var/backups/gpushare/{backup.name}")
-    assert "The audit log is whole" in told
+    output = host.debian.run("gpushare-manage", "restore", f"/var/backups/gpushare/{backup.name}")
+    assert "The audit log is whole" in output
     assert (home / "admin-token").read_text() == token
     host.start("gpushare")
     # It ran when the backup was made and is gone: `ps --all` lists only what the engine still has, records all.
@@ -263,17 +263,17 @@ def test_what_was_wiped_comes_back(host: Installed) -> None:
 
 
 def test_removed_it_keeps_settings_and_records(host: Installed) -> None:
-    told = host.debian.run("apt-get", "remove", "-y", "gpushare")
-    assert "containers that run go on" in told
-    assert "not empty so not removed" not in told
+    output = host.debian.run("apt-get", "remove", "-y", "gpushare")
+    assert "containers that run go on" in output
+    assert "not empty so not removed" not in output
     assert not host.path("/opt/gpushare").exists()
     assert host.path("/var/lib/gpushare/admin-token").exists()
     assert host.path(ENV).exists()
 
 
 def test_purged_it_leaves_the_backups_and_the_user(host: Installed) -> None:
-    told = host.debian.run("apt-get", "purge", "-y", "gpushare")
-    assert "the backups stay in /var/backups/gpushare" in told
+    output = host.debian.run("apt-get", "purge", "-y", "gpushare")
+    assert "the backups stay in /var/backups/gpushare" in output
     left = host.debian.run("find", "/", "-xdev", "-name", "*gpushare*", "-not", "-path", "/proc/*").split()
     known = {path for path in left if path.startswith(("/var/backups/gpushare", "/tmp/", "/root/.build/"))}
     assert {*left} - known == set()

@@ -43,9 +43,9 @@ class Lab(Host):
         return found
 
     async def prepare(self, claim: JSON) -> Any:
-        """What the kubelet is told of it: CDI devices by request, or a sentence."""
-        (told,) = (await self.kubelet.prepare(claim)).values()
-        return told
+        """What the kubelet is answered for it: CDI devices by request, or a sentence."""
+        (answer,) = (await self.kubelet.prepare(claim)).values()
+        return answer
 
     async def unprepare(self, claim: JSON) -> None:
         assert set((await self.kubelet.unprepare(claim)).values()) == {""}

@@ -63,7 +63,7 @@ def test_device_nodes_and_the_drivers_libraries_where_nvidia_has_no_specificatio
     assert any(word.startswith("LD_LIBRARY_PATH=/run/gpushare-lib/driver") for word in flags)
 
 
-def test_without_cdi_the_same_is_told_in_the_device_plugins_words(
+def test_without_cdi_the_same_is_reported_in_the_device_plugins_words(
     outfitter: RuntimeEnvironments, tmp_path: Path
 ) -> None:
     outfitter._access = Raw({"GPU-1": "/dev/nvidia0"}, ("/dev/nvidiactl",), {})

@@ -1,4 +1,4 @@
-"""A driver that nobody has told where the web side's database is."""
+"""A driver without a setting that says where the web side's database is."""
 
 import os
 import subprocess

@@ -88,12 +88,12 @@ class Story:
         self.claims[claim["metadata"]["uid"]] = claim
 
     async def _prepare(self, uid: str) -> None:
-        told = await asyncio.gather(*(self.lab.prepare(self.claims[uid]) for _ in range(2)))
-        assert told[0] == told[1]
-        if isinstance(told[0], dict):
+        answers = await asyncio.gather(*(self.lab.prepare(self.claims[uid]) for _ in range(2)))
+        assert answers[0] == answers[1]
+        if isinstance(answers[0], dict):
             self.prepared.add(uid)
         else:
-            assert "promised to others" in told[0] or "was deleted" in told[0], told
+            assert "promised to others" in answers[0] or "was deleted" in answers[0], answers
 
     async def _end(self, uid: str) -> None:
         claim = self.claims.pop(uid)

@@ -24,13 +24,13 @@ FORM = {"apiVersion": "gpushare.dev/v1", "kind": "Quota"}
 
 async def refused(lab: Lab, claim: JSON) -> str:
     """The sentence with which it is refused; nothing has come of it."""
-    told = await lab.prepare(claim)
-    assert isinstance(told, str), told
+    answer = await lab.prepare(claim)
+    assert isinstance(answer, str), answer
     named = f"gpushare: the claim {claim['metadata']['namespace']}/{claim['metadata']['name']}: "
-    assert told.startswith(named)
+    assert answer.startswith(named)
     await lab.unprepare(claim)
     await lab.nothing_is_held()
-    return told.removeprefix(named)
+    return answer.removeprefix(named)
 
 
 async def test_a_claim_that_cannot_be_is_refused_in_a_sentence(lab: Lab) -> None:
@@ -50,8 +50,8 @@ async def test_a_claim_that_cannot_be_is_refused_in_a_sentence(lab: Lab) -> None
         ([result(device, "1Gi", adminAccess=True)], "The request gpu0 has adminAccess: it would have no quota."),
     ]
     for results, sentence in odd:
-        told = await refused(lab, await put(results))
-        assert told.startswith(sentence), told
+        answer = await refused(lab, await put(results))
+        assert answer.startswith(sentence), answer
     assert await query(Container.objects.count) == 0
 
 
@@ -85,8 +85,8 @@ async def test_parameters_that_are_made_to_break_who_reads_them_are_refused_in_w
     for odd in ("[" * 4000 + "]" * 4000, "9" * 9000):
         claim = await lab.allocator.claim("1Gi", parameters={**FORM, "priority": "here"})
         lab.api.texts["here"] = odd
-        told = await lab.prepare(claim)
-        assert "cannot be read: " in told
+        answer = await lab.prepare(claim)
+        assert "cannot be read: " in answer
         await lab.unprepare(claim)
         await lab.allocator.release(claim)
     assert "Traceback" not in caplog.text
@@ -109,8 +109,8 @@ async def test_an_image_and_last_words_that_are_no_text_are_shown_as_such(lab: L
 
 async def test_a_namespace_without_an_account_and_an_allowance_that_is_used_up(lab: Lab) -> None:
     await lab.published()
-    told = await refused(lab, await lab.allocator.claim("1Gi", namespace="strangers"))
-    assert told == (
+    shown = await refused(lab, await lab.allocator.claim("1Gi", namespace="strangers"))
+    assert shown == (
         'Nobody here answers for the namespace "strangers": an admin names an account for it with '
         "GPUSHARE_KUBERNETES_PEOPLE."
     )
@@ -119,8 +119,8 @@ async def test_a_namespace_without_an_account_and_an_allowance_that_is_used_up(l
         Allowance.objects.create(user=User.objects.get(username="bob"), gpu_memory=2 * GIB)
 
     await query(allow)
-    told = await refused(lab, await lab.allocator.claim("3Gi", namespace="team-b"))
-    assert told == 'To "bob", whose it is here: This quota is 3 GiB; all of yours may be 2 GiB at most.'
+    shown = await refused(lab, await lab.allocator.claim("3Gi", namespace="team-b"))
+    assert shown == 'To "bob", whose it is here: This quota is 3 GiB; all of yours may be 2 GiB at most.'
     noted = await query(lambda: list(AuditEntry.objects.filter(action="claim-refused").values_list("actor", flat=True)))
     assert noted == ["kubelet", "kubelet"]
 
@@ -131,9 +131,9 @@ async def test_a_card_is_not_promised_twice_whatever_the_cluster_says(lab: Lab) 
     first = await lab.allocator.claim("3Gi")
     await lab.prepare(first)
     second = await lab.allocator.put([lab.allocator.result(card.lower(), "3Gi")])
-    told = await lab.prepare(second)
-    assert "3 GiB of" in told
-    assert "are more than is left: 3 GiB of 5 GiB are promised to others." in told
+    answer = await lab.prepare(second)
+    assert "3 GiB of" in answer
+    assert "are more than is left: 3 GiB of 5 GiB are promised to others." in answer
     await lab.unprepare(first)
     assert isinstance(await lab.prepare(second), dict)
     await lab.unprepare(second)
@@ -179,9 +179,9 @@ async def test_a_cdi_folder_that_cannot_be_written(lab: Lab) -> None:
     await lab.published()
     claim = await lab.allocator.claim("1Gi")
     lab.cdi.write_text("no folder")
-    told = await lab.prepare(claim)
-    assert "The host does not let the driver do this: " in told
-    assert str(lab.cdi) in told
+    answer = await lab.prepare(claim)
+    assert "The host does not let the driver do this: " in answer
+    assert str(lab.cdi) in answer
     lab.cdi.unlink()
     assert isinstance(await lab.prepare(claim), dict)
     await lab.unprepare(claim)
@@ -192,8 +192,8 @@ async def test_a_token_that_is_not_accepted_and_rights_that_are_not_there(lab: L
     await lab.published()
     claim = await lab.allocator.claim("1Gi")
     lab.api.token = "another"
-    told = await refused(lab, claim)
-    assert "with 401: Unauthorized. It does not accept our token: is the service account there" in told
+    answer = await refused(lab, claim)
+    assert "with 401: Unauthorized. It does not accept our token: is the service account there" in answer
     (Path(lab.node._api._account) / "token").write_text("another")
     assert isinstance(await lab.prepare(claim), dict)
     with pytest.raises(client.ApiError, match="The role of our service account does not have this"):
@@ -255,7 +255,7 @@ async def test_an_api_server_that_is_away_for_an_hour_is_asked_again_and_again_a
     assert isinstance(await lab.prepare(await lab.allocator.claim("1Gi")), dict)
 
 
-async def test_what_is_no_api_server_is_told_so(lab: Lab) -> None:
+async def test_what_is_no_api_server_is_reported(lab: Lab) -> None:
     await lab.published()
     claim = await lab.allocator.claim("1Gi")
 
@@ -270,7 +270,7 @@ async def test_what_is_no_api_server_is_told_so(lab: Lab) -> None:
     assert isinstance(await lab.prepare(claim), dict)
 
 
-async def test_a_node_whose_clock_is_wrong_is_told_so_and_works(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_whose_clock_is_wrong_is_warned_and_works(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     await lab.published()
     lab.api.date = formatdate(time.time() + 7200, usegmt=True)
     begun = time.monotonic()

@@ -1,7 +1,7 @@
 """The script by which an admin checks a cluster: what it says of one that works, and of ones that do not.
 
 There is no cluster here: a stand-in for kubectl answers as one would, so this shows that the script judges rightly what
-it is told, and not that its questions are what a real API server wants. It refuses any words that it does not expect.
+it is answered, and not that its questions are what a real API server wants. It refuses any words it does not expect.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.support.host import BUILD, GIB, ROOT
 SCRIPT = ROOT / "deploy" / "kubernetes" / "check"
 KUBECTL = f"""#!{sys.executable}
 import json, os, re, sys
-told = json.loads(os.environ["ANSWERS"])
+answers = json.loads(os.environ["ANSWERS"])
 words = " ".join(sys.argv[1:])
 body = sys.stdin.read() if "-f -" in words else ""
 with open(os.environ["CALLS"], "a") as calls:
@@ -30,7 +30,7 @@ with open(os.environ["CALLS"], "a") as calls:
 if body:
     with open(os.environ["CALLS"] + ".yaml", "a") as bodies:
         bodies.write("---\\n" + body)
-for pattern, (code, text) in told.items():
+for pattern, (code, text) in answers.items():
     if re.search(pattern, words + body):
         sys.stdout.write(text)
         sys.exit(code)
@@ -146,7 +146,7 @@ def test_its_pods_run_what_is_in_the_drivers_image_and_on_its_nodes(tmp_path: Pa
         ("desiredNumber", (0, "0"), "FAILED  there is a node for the driver: label those with GPUs"),
     ],
 )
-def test_what_does_not_work_is_told(tmp_path: Path, answer: str, value: tuple[int, str], line: str) -> None:
+def test_what_does_not_work_is_reported(tmp_path: Path, answer: str, value: tuple[int, str], line: str) -> None:
     code, report, _ = run(tmp_path, **{answer: value})
     assert line in report
     assert code == (0 if line.startswith("note") else 1)

@@ -67,7 +67,7 @@ async def test_the_quota_is_what_was_consumed_and_not_what_was_asked_for(lab: La
     assert (await lab.claim(container)).quota == GIB
 
 
-async def test_what_the_kubelet_asks_again_it_is_told_again(lab: Lab) -> None:
+async def test_what_the_kubelet_asks_again_is_answered_again(lab: Lab) -> None:
     await lab.published()
     claim = await lab.allocator.claim("2Gi")
     first = await lab.prepare(claim)
@@ -95,9 +95,9 @@ async def test_each_claim_of_a_call_is_answered_apart(lab: Lab) -> None:
     await lab.published()
     good, gone = await lab.allocator.claim("1Gi"), await lab.allocator.claim("1Gi")
     await lab.allocator.release(gone)
-    told = await lab.kubelet.prepare(good, gone)
-    assert isinstance(told[good["metadata"]["uid"]], dict)
-    assert "was deleted while it was to be prepared" in told[gone["metadata"]["uid"]]
+    answer = await lab.kubelet.prepare(good, gone)
+    assert isinstance(answer[good["metadata"]["uid"]], dict)
+    assert "was deleted while it was to be prepared" in answer[gone["metadata"]["uid"]]
     assert len(await lab.living()) == 1
 
 
@@ -121,15 +121,15 @@ async def held_up(lab: Lab) -> AsyncIterator[HeldUp]:
     held.goes_on.set()
 
 
-async def test_what_takes_too_long_is_told_in_time_and_goes_on(
+async def test_what_takes_too_long_is_reported_in_time_and_goes_on(
     lab: Lab, held_up: HeldUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "ANSWERS_WITHIN", 3.0)  # on a busy machine the quick one needs some of it
     await lab.published()
     slow, quick = await lab.allocator.claim("1Gi", name="slow"), await lab.allocator.claim("1Gi")
-    told = await lab.kubelet.prepare(slow, quick)
-    assert "It could not be done in time; it goes on" in told[slow["metadata"]["uid"]]
-    assert isinstance(told[quick["metadata"]["uid"]], dict)
+    answer = await lab.kubelet.prepare(slow, quick)
+    assert "It could not be done in time; it goes on" in answer[slow["metadata"]["uid"]]
+    assert isinstance(answer[quick["metadata"]["uid"]], dict)
     held_up.goes_on.set()
     await eventually(lambda: len(lab.up.broker.live_containers) == 2)
     assert isinstance(await lab.prepare(slow), dict)
@@ -194,9 +194,9 @@ async def test_parameters_say_how_it_shares_and_the_claims_own_hold(lab: Lab) ->
 async def test_two_requests_of_a_claim_for_one_card_are_one_quota(lab: Lab) -> None:
     await lab.published()
     claim = await lab.allocator.claim("1Gi", "2Gi")
-    told = await lab.prepare(claim)
-    assert told.keys() == {"gpu0", "gpu1"}
-    assert told["gpu0"] == told["gpu1"]
+    answer = await lab.prepare(claim)
+    assert answer.keys() == {"gpu0", "gpu1"}
+    assert answer["gpu0"] == answer["gpu1"]
     (container,) = await lab.living()
     assert (await lab.claim(container)).quota == 3 * GIB
 
@@ -205,8 +205,8 @@ async def test_two_requests_of_a_claim_for_one_card_are_one_quota(lab: Lab) -> N
 async def test_a_claim_on_two_cards_has_a_quota_on_each(lab: Lab) -> None:
     await lab.published()
     claim = await lab.allocator.claim("4Gi", "3Gi")
-    told = await lab.prepare(claim)
-    assert told["gpu0"] != told["gpu1"]
+    answer = await lab.prepare(claim)
+    assert answer["gpu0"] != answer["gpu1"]
     found = await query(lambda: [each.quota for each in Claim.objects.order_by("gpu__index")])
     assert found == [4 * GIB, 3 * GIB]
     specification = lab.specification(claim)

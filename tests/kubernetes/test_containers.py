@@ -150,7 +150,7 @@ async def test_a_pod_is_paused_by_its_control_group_goes_on_and_is_ended_while_p
     await lab.published()
     claim = await lab.allocator.claim("2Gi")
     made = await lab.pods.make("stops", {"main": claim}, others=("proxy",))
-    ((ids,),) = [told.values() for told in await lab.pods.start(made)]
+    ((ids,),) = [answer.values() for answer in await lab.pods.start(made)]
     pod = await Pod(engine, lab.cdi, "stops", ids, "workload", "--bytes", "1GiB", "--hold", "600").start()
     container, (gpu,) = await of(lab, claim), lab.up.gpus.cards
     await eventually(lambda: lab.up.broker.live_containers[str(container.pk)].used(gpu) > 1 << 30)

@@ -75,8 +75,8 @@ def test_a_driver_presents_itself_by_the_kubelets_numbers() -> None:
         type="DRAPlugin", name="n", endpoint="/e", supported_versions=["v1.DRAPlugin"]
     )
     assert info.SerializeToString() == b"\x0a\x09DRAPlugin\x12\x01n\x1a\x02/e\x22\x0cv1.DRAPlugin"
-    told = contracts.message("pluginregistration.RegistrationStatus").FromString(b"\x08\x01\x12\x03why")
-    assert (told.plugin_registered, told.error) == (True, "why")
+    message = contracts.message("pluginregistration.RegistrationStatus").FromString(b"\x08\x01\x12\x03why")
+    assert (message.plugin_registered, message.error) == (True, "why")
 
 
 def test_the_services_have_the_kubelets_names_and_methods() -> None:

@@ -55,11 +55,11 @@ async def test_units_become_a_quota_and_the_container_has_its_pods_name_a_moment
     (card,) = lab.up.gpus.cards.values()
     assert counter.allocatable == card.capacity(0) // units.UNIT
     await pod(lab)
-    told = await counter.allocate(TRAIN, 8)
+    reported = await counter.allocate(TRAIN, 8)
     (container,) = await lab.living()
     assert (await lab.claim(container)).quota == 2 * GIB
-    assert told["envs"]["GPUSHARE_MEMORY_LIMIT"] == str(2 * GIB)
-    assert (str(lab.home / "sockets" / str(container.pk)), "/run/gpushare", True) in told["mounts"]
+    assert reported["envs"]["GPUSHARE_MEMORY_LIMIT"] == str(2 * GIB)
+    assert (str(lab.home / "sockets" / str(container.pk)), "/run/gpushare", True) in reported["mounts"]
     await lab.node.counting.look()
     seen = await lab.get(container)
     assert (seen.name, seen.namespace, seen.image) == ("train.main", "team-a", "registry/program:1")
@@ -147,7 +147,7 @@ async def test_an_allocation_is_on_one_card_or_refused(lab: Lab, counter: Counte
         await counter.allocate(("team-a", "wide", "main"), per_card - 2)
 
 
-async def test_a_kubelet_that_starts_anew_is_told_again(lab: Lab, counter: Counter) -> None:
+async def test_a_kubelet_that_starts_anew_is_informed_again(lab: Lab, counter: Counter) -> None:
     await counter.stop()
     await counter.start()
     await eventually(lambda: counter.allocatable)
@@ -215,8 +215,8 @@ def test_the_card_on_which_least_is_left_over_is_preferred() -> None:
 def test_the_list_of_the_largest_hosts_is_far_below_what_the_kubelet_drops() -> None:
     cards = {f"gpu-{number:08d}-0000-0000-0000-000000000000": (288 * GIB, 288 * GIB) for number in range(16)}
     listed = units.units(cards)
-    told = contracts.message("v1beta1.ListAndWatchResponse")(
+    message = contracts.message("v1beta1.ListAndWatchResponse")(
         devices=[{"ID": name, "health": health} for name, health in listed.items()]
     )
     assert len(listed) == 16 * 288 * 4
-    assert told.ByteSize() < sockets.MOST / 3
+    assert message.ByteSize() < sockets.MOST / 3

@@ -1,6 +1,6 @@
 """The driver, as `manage.py runkubernetes`, is killed at each step of a claim's way in and out.
 
-The kubelet has no answer then, and asks again: what it is told is what it would have been told at first, nothing is
+The kubelet has no answer then, and asks again: the answer is what it would have been at first, nothing is
 promised twice, and when the claim is given back, nothing is left.
 """
 

@@ -1,5 +1,5 @@
 """docs/kubernetes.md, followed literally: its commands are what helm, kubectl and the manifests know, as far as that
-can be told without a cluster."""
+can be known without a cluster."""
 
 import re
 import shlex
@@ -67,8 +67,8 @@ def test_labels_secret_and_names_are_those_of_the_manifests() -> None:
     assert [each[-1] for each in named("kubectl", "label", "node")] == [f"{label}={value}", f"{label}-"]
     (secret,) = named("kubectl", "-n", "gpushare", "create", "secret", "generic")
     assert {"secretRef": {"name": secret[6], "optional": True}} in spec["containers"][0]["envFrom"]
-    told = [word.partition("=")[2].partition("=")[0] for word in secret if word.startswith("--from-literal")]
-    assert told == ["DATABASE_URL", "REDIS_URL", "GPUSHARE_SECRET_KEY"]
+    keys = [word.partition("=")[2].partition("=")[0] for word in secret if word.startswith("--from-literal")]
+    assert keys == ["DATABASE_URL", "REDIS_URL", "GPUSHARE_SECRET_KEY"]
     security, allowed = (each[-1] for each in named("kubectl", "label", "namespace"))
     assert security == "=".join(*of(found, "Namespace")["metadata"]["labels"].items())
     assert f'"{allowed.partition("=")[0]}" in namespaceObject.metadata.labels' in yaml.dump(found, width=10**6)

@@ -14,7 +14,7 @@ POD = "kubepods/pod1"
 
 
 class Host:
-    """`add` puts a process into a group; `obeys`: whether the kernel stops who is told to."""
+    """`add` puts a process into a group; `obeys`: whether the kernel stops the group."""
 
     def __init__(self, root: Path, version: int) -> None:
         self.groups, self.processes = root / "groups", root / "proc"
@@ -31,20 +31,20 @@ class Host:
         members.write_text((members.read_text() if members.exists() else "") + f"{pid}\n")
         if self.version == 1:
             (group / "freezer.state").write_text("THAWED")
-            told = f"6:freezer:/{path}\n4:memory:/elsewhere\n0::/\n"
+            text = f"6:freezer:/{path}\n4:memory:/elsewhere\n0::/\n"
         else:
             (group / "cgroup.freeze").write_text("0")
             (group / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-            told = f"0::/{path}\n"
+            text = f"0::/{path}\n"
         (self.processes / str(pid)).mkdir(parents=True)
-        (self.processes / str(pid) / "cgroup").write_text(told)
+        (self.processes / str(pid) / "cgroup").write_text(text)
 
-    def told(self, path: str) -> str:
+    def state(self, path: str) -> str:
         return (self.group(path) / ("freezer.state" if self.version == 1 else "cgroup.freeze")).read_text()
 
     def kernel(self, path: str) -> None:
-        """Of version 2: it stops a group a moment after it was told to."""
-        until(lambda: self.told(path) == "1", every=0.001)
+        """Of version 2: it stops a group a moment after it was asked to."""
+        until(lambda: self.state(path) == "1", every=0.001)
         (self.group(path) / "cgroup.events").write_text("populated 1\nfrozen 1\n")
 
 
@@ -63,11 +63,11 @@ def test_the_groups_of_its_programs_are_stopped_and_go_on(host: Host) -> None:
     if host.version == 2:
         kernel.start()
     host.freezer.freeze(pids, lambda pid: pid in pids)
-    assert host.told(f"{POD}/a") in ("FROZEN", "1")
-    assert host.told(f"{POD}/proxy") in ("THAWED", "0")
+    assert host.state(f"{POD}/a") in ("FROZEN", "1")
+    assert host.state(f"{POD}/proxy") in ("THAWED", "0")
     assert host.freezer.any_stopped(pids)
     host.freezer.thaw(pids)
-    assert host.told(f"{POD}/a") in ("THAWED", "0")
+    assert host.state(f"{POD}/a") in ("THAWED", "0")
 
 
 def test_a_group_with_strangers_is_left_alone(host: Host) -> None:
@@ -75,7 +75,7 @@ def test_a_group_with_strangers_is_left_alone(host: Host) -> None:
     host.add(99, f"{POD}/a/inner")
     with pytest.raises(EngineError, match="also has others in it"):
         host.freezer.freeze([10], lambda pid: pid == 10)
-    assert host.told(f"{POD}/a") in ("THAWED", "0")
+    assert host.state(f"{POD}/a") in ("THAWED", "0")
 
 
 def test_one_that_does_not_stop_is_let_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,11 +84,11 @@ def test_one_that_does_not_stop_is_let_go_on(tmp_path: Path, monkeypatch: pytest
     host.add(10, f"{POD}/a")
     with pytest.raises(EngineError, match="within a call of the kernel"):
         host.freezer.freeze([10], lambda pid: True)
-    assert host.told(f"{POD}/a") == "0"
+    assert host.state(f"{POD}/a") == "0"
 
 
-def test_one_that_was_told_to_stop_and_has_not_is_known(host: Host) -> None:
-    """Whoever told it was killed then: it stops a moment later, and nobody would let it go on."""
+def test_one_that_was_asked_to_stop_and_has_not_is_known(host: Host) -> None:
+    """Whoever asked for it was killed then: it stops a moment later, and nobody would let it go on."""
     host.add(10, f"{POD}/a")
     assert not host.freezer.any_stopped([10])
     group = host.group(f"{POD}/a")

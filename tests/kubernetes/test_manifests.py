@@ -191,9 +191,9 @@ def test_a_driver_is_ready_when_its_kubelet_can_reach_it() -> None:
 
 
 def test_what_the_manifests_set_stands_among_the_settings() -> None:
-    told = (ROOT / "docs" / "settings.md").read_text()
+    document = (ROOT / "docs" / "settings.md").read_text()
     data = of(built(HERE / "base"), "ConfigMap")["data"]
-    assert [name for name in data if f"`{name}`" not in told] == []
+    assert [name for name in data if f"`{name}`" not in document] == []
 
 
 def test_the_role_has_the_rights_of_the_tests_and_no_more() -> None:

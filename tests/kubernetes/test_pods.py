@@ -45,7 +45,7 @@ async def test_a_pod_is_seen_with_its_names_its_account_and_how_it_ended(lab: La
     await lab.nothing_is_held()
 
 
-async def test_containers_of_one_pod_with_claims_of_their_own_are_told_apart(lab: Lab) -> None:
+async def test_containers_of_one_pod_with_claims_of_their_own_are_distinguished(lab: Lab) -> None:
     await lab.published()
     first, second = await lab.allocator.claim("1Gi"), await lab.allocator.claim("2Gi")
     pod = await lab.pods.make("both", {"big": second, "small": first}, others=("proxy",))
@@ -64,8 +64,8 @@ async def test_a_container_with_two_claims_gets_one_and_a_sentence(lab: Lab) -> 
     spec["containers"][0]["resources"]["claims"].append({"name": "more"})
     await lab.api.put(PODS, "greedy", pod, "team-a")
     await lab.pods.reserve("team-a", second["metadata"]["name"], pod)
-    told = await lab.pods.start(pod)
-    (refused,) = [each for each in told if isinstance(each, str)]
+    answer = await lab.pods.start(pod)
+    (refused,) = [each for each in answer if isinstance(each, str)]
     assert "The container main of the pod greedy has another claim of gpushare.dev already" in refused
     assert len(await lab.living()) == 1
     await lab.pods.end(pod)
@@ -89,7 +89,7 @@ async def test_containers_that_share_a_claim_are_one_and_a_later_pod_joins_it(la
     await lab.nothing_is_held()
 
 
-async def test_how_it_ended_is_waited_for_a_moment_and_told_with_why(lab: Lab) -> None:
+async def test_how_it_ended_is_waited_for_a_moment_and_reported_with_why(lab: Lab) -> None:
     await lab.published()
     pod, container = await lab.running_pod()
     lab.pods.late = 0.6
@@ -130,8 +130,8 @@ async def test_a_service_account_outside_the_group_gets_nothing(lab_with_people:
     for account, why in (("ada", "nobody in the group"), ("default", "no active account")):
         claim = await lab.allocator.claim("1Gi", namespace="team-c")
         pod = await lab.pods.make(f"of-{account}", {"main": claim}, account=account)
-        (told,) = await lab.pods.start(pod)
-        assert why in told
+        (answer,) = await lab.pods.start(pod)
+        assert why in answer
     assert await lab.living() == []
 
 
@@ -140,8 +140,8 @@ async def test_an_image_that_its_owner_may_not_launch_is_refused(lab: Lab) -> No
     ada = await query(User.objects.get, username="ada")
     await query(Allowance.objects.create, user=ada, images=["lab/*"])
     pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
-    (told,) = await lab.pods.start(pod)
-    assert 'To "ada", whose it is here: You may not launch registry/program:1' in told
+    (answer,) = await lab.pods.start(pod)
+    assert 'To "ada", whose it is here: You may not launch registry/program:1' in answer
 
 
 async def test_that_its_memory_stays_on_the_card_is_known_before_anybody_asks(lab: Lab) -> None:
@@ -184,7 +184,7 @@ async def test_another_pod_of_the_same_name_is_not_ended_for_it(lab: Lab, monkey
     assert "deletionTimestamp" not in lab.api.all(PODS)[0]["metadata"]
 
 
-async def test_an_eviction_that_a_budget_forbids_is_told_and_tried_again(lab: Lab) -> None:
+async def test_an_eviction_that_a_budget_forbids_is_reported_and_tried_again(lab: Lab) -> None:
     lab.node.driver._pods._way, lab.api.rights = "evict", EVICTING
     await lab.published()
     _, container = await lab.running_pod()

@@ -1,4 +1,4 @@
-"""The cluster is told what this node has, each time that it changes, and nothing any more at the end."""
+"""The cluster is informed of what this node has, each time that it changes, and nothing any more at the end."""
 
 import asyncio
 import time
@@ -30,13 +30,13 @@ async def test_each_card_is_a_device_whose_memory_is_divided_in_steps_of_a_mebib
         assert device["allowMultipleAllocations"] is True
         policy = {"default": "1024Mi", "validRange": {"min": "1Mi", "max": "5120Mi", "step": "1Mi"}}
         assert device["capacity"] == {"memory": {"value": "5120Mi", "requestPolicy": policy}}
-        told = {name: value["string"] for name, value in device["attributes"].items()}
-        assert told["uuid"] == card.uuid
-        assert told["product"] == card.name
-        assert told["computing"] in ("turns", "shared")
+        attributes = {name: value["string"] for name, value in device["attributes"].items()}
+        assert attributes["uuid"] == card.uuid
+        assert attributes["product"] == card.name
+        assert attributes["computing"] in ("turns", "shared")
 
 
-async def test_what_changes_is_told_with_a_higher_generation_and_what_does_not_is_not(lab: Lab) -> None:
+async def test_what_changes_is_published_with_a_higher_generation_and_what_does_not_is_not(lab: Lab) -> None:
     first = await lab.published()
     await eventually(lambda: not lab.node.slices.problem)
     writes = len([call for call in lab.api.calls if call[0] in ("create", "update")])
@@ -79,7 +79,7 @@ async def test_a_card_that_has_failed_or_is_lost_gets_nothing_new(lab: Lab) -> N
     assert (taint["key"], taint["effect"]) == ("gpushare.dev/critical-error", "NoSchedule")
 
 
-async def test_a_slice_that_somebody_removes_or_changes_is_told_again(lab: Lab) -> None:
+async def test_a_slice_that_somebody_removes_or_changes_is_published_again(lab: Lab) -> None:
     first = await lab.published()
     await eventually(lambda: not lab.node.slices.problem)
     await lab.api.remove(SLICES, first["metadata"]["name"])
@@ -160,7 +160,7 @@ async def test_memory_that_is_counted_is_not_offered_to_claims_as_well_when_the_
     await lab.published()
 
 
-async def test_a_cluster_without_taints_is_told_all_else_and_not_again_and_again(lab: Lab) -> None:
+async def test_a_cluster_without_taints_is_sent_all_else_and_not_again_and_again(lab: Lab) -> None:
     lab.api.taints = False
     await lab.published()
     offers = lab.node._offers()

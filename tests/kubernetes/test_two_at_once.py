@@ -1,5 +1,5 @@
 """Two who act on one claim at once, and what fails between two steps: nothing comes back that was given back, nothing
-is told that was not so, and whoever asks again gets what was promised."""
+is reported that was not so, and whoever asks again gets what was promised."""
 
 import asyncio
 import errno
@@ -63,8 +63,8 @@ async def test_how_it_ended_stays_when_the_kubelet_gives_back_again(lab: Lab, mo
 
     with monkeypatch.context() as away:
         away.setattr(lab.up.store, "durable", fail)
-        told = await lab.kubelet.unprepare(claim)
-        assert "The database did not take this" in next(iter(told.values()))
+        answer = await lab.kubelet.unprepare(claim)
+        assert "The database did not take this" in next(iter(answer.values()))
     await lab.up.store.durable()
     before = await lab.get(container)
     assert (before.exit_code, before.reason) == (3, "The container main of the pod train: no data.")
@@ -142,8 +142,8 @@ async def test_a_driver_whose_name_is_anothers_by_now_promises_nothing(
     with monkeypatch.context() as removed:
         removed.setattr(lab.up.store, "_lose", lost.append)
         removed.setattr(lab.up.store, "require_name", taken)
-        told = await lab.prepare(claim)
-    assert "The database did not take this" in told
+        answer = await lab.prepare(claim)
+    assert "The database did not take this" in answer
     assert lost
     assert await query(Container.objects.count) == 0
     await lab.unprepare(claim)

@@ -13,11 +13,11 @@ ASK = """
 import json
 from appliance.doctor import services
 from web.models import Node
-told = []
+findings = []
 for count in (3, 60):
     Node.objects.bulk_create(Node(name=f"gpu{n}") for n in range(Node.objects.count(), count))
-    told.append([f"{each.state.name} {each.found} {each.do}" for each in services.database()])
-print(json.dumps(told))
+    findings.append([f"{each.state.name} {each.found} {each.do}" for each in services.database()])
+print(json.dumps(findings))
 """
 
 

@@ -80,8 +80,8 @@ def test_a_constraint_keeps_to_the_nodes_that_are_so_and_the_command_line_says_w
     cluster.api("POST", "nodes/middle/drain/", {})
     assert refusal(cluster, gpu_memory="2GiB", constraints=["node.labels.disk==ssd"])[:2] == (409, "node_draining")
     cluster.api("POST", "nodes/middle/undrain/", {})
-    told = gpushare(cluster, "forecast", "--gpu-memory", "1GiB", "--constraint", "node.labels.disk==ssd")
-    assert told.startswith("Would go to middle. middle has the most room: ")
+    output = gpushare(cluster, "forecast", "--gpu-memory", "1GiB", "--constraint", "node.labels.disk==ssd")
+    assert output.startswith("Would go to middle. middle has the most room: ")
     run = ("run", "-d", "--gpu-memory", "64MiB", "--constraint", "node==small", "local", "sleep", "600")
     assert cluster.container({"id": gpushare(cluster, *run).strip()})["node"] == "small"
 

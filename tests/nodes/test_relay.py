@@ -173,7 +173,7 @@ def restarted(cluster: Cluster, node: str, **environ: str) -> Iterator[None]:
         until(lambda: cluster.is_alive(node))
 
 
-def test_who_comes_when_a_node_shows_as_much_as_it_may_is_told_and_gets_the_next_place(cluster: Cluster) -> None:
+def test_who_comes_when_a_node_shows_as_much_as_it_may_is_refused_and_gets_the_next_place(cluster: Cluster) -> None:
     with restarted(cluster, "small", **with_constants({"scheduler.containers.consoles.relay.RELAYED": 1})):
         made = launched(cluster, "sh", "-c", "echo one; exec sleep 3600", node="small")
         url = f"{cluster.url}/api/v1/containers/{made['id']}/logs/"
@@ -181,9 +181,9 @@ def test_who_comes_when_a_node_shows_as_much_as_it_may_is_told_and_gets_the_next
         with following(cluster, made) as pieces:
             assert next(pieces) == b"one\n"
             refused = httpx.get(url, headers=headers, timeout=60)
-            told = refused.json()["error"]
-            assert (refused.status_code, told["code"]) == (429, "too_many_requests")
-            assert told["message"] == "This host shows enough of its containers already; try again later."
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"]) == (429, "too_many_requests")
+            assert error["message"] == "This host shows enough of its containers already; try again later."
         until(lambda: httpx.get(url, headers=headers, timeout=60).text == "one\n")
 
 

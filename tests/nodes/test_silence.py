@@ -136,7 +136,7 @@ def test_a_node_is_removed_once_it_is_away_and_empty_and_its_history_stays(clust
     until(lambda: cluster.is_alive("middle"))
 
 
-def test_a_node_of_another_release_is_told(cluster: Cluster) -> None:
+def test_a_node_of_another_release_is_reported(cluster: Cluster) -> None:
     def release(name: str) -> None:
         with psycopg.connect(cluster.postgres.url) as database:
             database.execute("UPDATE web_node SET release = %s WHERE name = 'large'", [name])
@@ -146,7 +146,7 @@ def test_a_node_of_another_release_is_told(cluster: Cluster) -> None:
     try:
         (item,) = [each for each in cluster.api("GET", "attention/")["results"] if each["kind"] == "other_release"]
         assert '"large" is of release 0.0.9' in item["message"]
-        assert cluster.hold("64MiB", node="large")["state"] == "running"  # told, and not refused
+        assert cluster.hold("64MiB", node="large")["state"] == "running"  # a warning, and no refusal
     finally:
         release(ours)
 

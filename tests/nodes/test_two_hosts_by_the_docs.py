@@ -91,18 +91,19 @@ def test_a_host_joins_and_works_by_what_the_page_says(tmp_path: Path) -> None:
             words = said.replace("http://gpu1:8000", f"http://{gpu1.web.address}").split()[1:]
             command = [sys.executable, "-m", "appliance.joining", *words, "--file", str(file)]
             subprocess.run(command, cwd=ROOT, check=True)
-            told = envfile.read(file)
-            assert urlsplit(told["DATABASE_URL"]).netloc.endswith("@gpu1:5432")
-            assert told["REDIS_URL"] == "redis://:PASSWORD-2@gpu1:6379/0"
-            it_works(told, gpu1, tmp_path)
+            settings = envfile.read(file)
+            assert urlsplit(settings["DATABASE_URL"]).netloc.endswith("@gpu1:5432")
+            assert settings["REDIS_URL"] == "redis://:PASSWORD-2@gpu1:6379/0"
+            it_works(settings, gpu1, tmp_path)
         finally:
             gpu1.web.close()
 
 
-def it_works(told: dict[str, str], gpu1: Gpu1, folder: Path) -> None:
+def it_works(settings: dict[str, str], gpu1: Gpu1, folder: Path) -> None:
     """What its unit starts, as the unit does; the name gpu1 leads nowhere here."""
-    told = told | {"DATABASE_URL": told["DATABASE_URL"].replace("gpu1:5432", gpu1.database), "REDIS_URL": gpu1.redis}
-    environ = {**os.environ, **told, "GPUSHARE_HOME": str(folder / "gpu2"), "GPUSHARE_GPUS": "sim:1x1GiB"}
+    database = settings["DATABASE_URL"].replace("gpu1:5432", gpu1.database)
+    settings = settings | {"DATABASE_URL": database, "REDIS_URL": gpu1.redis}
+    environ = {**os.environ, **settings, "GPUSHARE_HOME": str(folder / "gpu2"), "GPUSHARE_GPUS": "sim:1x1GiB"}
     environ["GPUSHARE_ENGINE"] = "process"
     manage = [sys.executable, "manage.py"]
     before = subprocess.run(
@@ -123,7 +124,7 @@ ADMIN = "from web.people.bootstrap import ensure_admin; print(ensure_admin())"
 
 
 def test_each_setting_of_the_page_is_one() -> None:
-    told = (ROOT / "docs" / "settings.md").read_text()
+    document = (ROOT / "docs" / "settings.md").read_text()
     names = [line.split("=", 1)[0] for line in SETTINGS.splitlines()]
     assert names
-    assert [name for name in names if f"`{name}`" not in told] == []
+    assert [name for name in names if f"`{name}`" not in document] == []

@@ -70,8 +70,8 @@ def test_it_shows_what_goes_on_and_no_more_what_is_over(alertmanager, engine, wa
         ("GpushareWaiting", '"train" waits for memory. Needs 1 GiB.'),
     ]
     until(lambda: shown(alertmanager) == both)
-    (told,) = httpx.get(f"{alertmanager}/api/v2/alerts?filter=kind=waiting", timeout=PATIENCE).json()
-    assert timezone.datetime.fromisoformat(told["endsAt"]) > now + timedelta(hours=23)
+    (alerts,) = httpx.get(f"{alertmanager}/api/v2/alerts?filter=kind=waiting", timeout=PATIENCE).json()
+    assert timezone.datetime.fromisoformat(alerts["endsAt"]) > now + timedelta(hours=23)
 
     engine("")
     turn(now)
@@ -80,7 +80,7 @@ def test_it_shows_what_goes_on_and_no_more_what_is_over(alertmanager, engine, wa
     until(lambda: shown(alertmanager) == both[1:])
 
 
-def test_what_lasts_is_told_again_before_it_would_be_forgotten(alertmanager, engine):
+def test_what_lasts_is_sent_again_before_it_would_be_forgotten(alertmanager, engine):
     receiver = Receiver.objects.create(name="am", kind=Receiver.Kind.ALERTMANAGER, url=alertmanager)
     Rule.objects.create(receiver=receiver)
     engine("away")
@@ -92,7 +92,7 @@ def test_what_lasts_is_told_again_before_it_would_be_forgotten(alertmanager, eng
     ]  # fmt: skip
 
 
-def test_what_it_refuses_is_told_in_its_own_words(alertmanager, engine):
+def test_what_it_refuses_is_reported_in_its_own_words(alertmanager, engine):
     receiver = Receiver.objects.create(name="am", kind=Receiver.Kind.ALERTMANAGER, url=f"{alertmanager}/nowhere")
     Rule.objects.create(receiver=receiver)
     engine("away")

@@ -56,7 +56,7 @@ def test_of_rules_there_are_never_more_than_the_most(monkeypatch):
     answers = asked_by_six_at_once(lambda: notifying.add_rule(boss, {"receiver": "lab"}))
     assert answers.count("done") == 1
     assert Rule.objects.count() == 2
-    assert AuditEntry.objects.filter(action="rule-added").count() == 2  # what was refused is told of nowhere
+    assert AuditEntry.objects.filter(action="rule-added").count() == 2  # what was refused is recorded nowhere
 
 
 def test_no_more_than_three_messages_wait_that_try_a_receiver():

@@ -1,4 +1,4 @@
-"""A web hook is told what needs somebody and when that is over, each once, in Alertmanager's form and signed."""
+"""A web hook is notified of what needs somebody and of its end, each once, in Alertmanager's form and signed."""
 
 import hashlib
 import hmac
@@ -15,18 +15,18 @@ pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
 
 
-def test_it_is_told_once_and_once_that_it_is_over(hook, receiver, engine):
+def test_it_is_notified_once_and_once_that_it_is_over(hook, receiver, engine):
     now = timezone.now()
     turn(now)
-    assert hook.told == []
+    assert hook.statuses == []
     engine("Docker does not answer.")
     for seconds in range(0, 60, 5):
         turn(now + timedelta(seconds=seconds))
-    assert hook.told == [("firing", "engine_away")]
+    assert hook.statuses == [("firing", "engine_away")]
     engine("")
     for seconds in range(60, 180, 5):
         turn(now + timedelta(seconds=seconds))
-    assert hook.told == [("firing", "engine_away"), ("resolved", "engine_away")]
+    assert hook.statuses == [("firing", "engine_away"), ("resolved", "engine_away")]
     assert set(Delivery.objects.values_list("outcome", "error")) == {("sent", "")}
 
 
@@ -35,13 +35,13 @@ def test_the_form_is_the_one_that_alertmanager_sends(hook, receiver, waiter, set
     made = waiter("train", queue_reason="Needs 1 GiB.")
     turn(timezone.now())
     (heard,) = hook.heard
-    told = heard.json
-    assert {name: told[name] for name in ("version", "status", "receiver", "groupLabels", "truncatedAlerts")} == {
+    body = heard.json
+    assert {name: body[name] for name in ("version", "status", "receiver", "groupLabels", "truncatedAlerts")} == {
         "version": "4", "status": "firing", "receiver": "hook", "groupLabels": {"alertname": "GpushareWaiting"},
         "truncatedAlerts": 0,
     }  # fmt: skip
-    (alert,) = told["alerts"]
-    assert alert["labels"] == told["commonLabels"]
+    (alert,) = body["alerts"]
+    assert alert["labels"] == body["commonLabels"]
     assert alert["labels"] | {"key": ""} == {
         "alertname": "GpushareWaiting", "severity": "info", "kind": "waiting", "node": settings.GPUSHARE_NODE,
         "person": "ann", "container": "train", "container_id": str(made.pk), "key": "",
@@ -76,12 +76,12 @@ def test_the_signature_covers_time_id_and_body(hook, receiver, engine):
     assert int(at) == int(now.timestamp())
 
 
-def test_what_comes_and_goes_is_told_of_once(hook, receiver, engine):
+def test_what_comes_and_goes_is_notified_once(hook, receiver, engine):
     now = timezone.now()
     for second in range(0, 120, 5):
         engine("away" if second % 10 else "")
         turn(now + timedelta(seconds=second))
-    assert hook.told == [("firing", "engine_away")]
+    assert hook.statuses == [("firing", "engine_away")]
 
 
 def test_a_redirect_is_not_followed(hook, receiver, engine):

@@ -106,8 +106,8 @@ def test_an_owner_hears_once_what_became_of_a_container(mailbox, reader, gpu):
     append(killed, now, EventKind.ENDED, detail="Ended by root.")
     for seconds in range(3):
         turn(now + timedelta(seconds=seconds))
-    told = [letter.message["Subject"] for letter in mailbox.letters]
-    assert told == [
+    subjects = [letter.message["Subject"] for letter in mailbox.letters]
+    assert subjects == [
         '[gpushare] "train" continues: it got its memory after 6 min 40 s.',
         '[gpushare] "train" gives way. It was idle, and gave way to "other". It took 1.00 s.',
         '[gpushare] "train" has ended: exit code 3',
@@ -117,15 +117,15 @@ def test_an_owner_hears_once_what_became_of_a_container(mailbox, reader, gpu):
 
 
 @pytest.mark.parametrize(
-    ("notify", "wish", "told"),
+    ("notify", "wish", "expected"),
     [(None, ["ended"], ["ended"]), (None, ["killed"], []), (["ended"], [], ["ended"]), ([], ["ended"], [])],
 )
-def test_a_launch_may_say_otherwise_than_its_owner_does_for_all(mailbox, reader, gpu, notify, wish, told):
+def test_a_launch_may_say_otherwise_than_its_owner_does_for_all(mailbox, reader, gpu, notify, wish, expected):
     Wish.objects.update(happenings=wish)
     append(make_container(reader, "train", gpu, notify=notify), timezone.now(), EventKind.ENDED, detail="exit code 0")
     turn(timezone.now())
-    assert list(Notice.objects.values_list("kind", flat=True)) == told
-    assert len(mailbox.letters) == len(told)
+    assert list(Notice.objects.values_list("kind", flat=True)) == expected
+    assert len(mailbox.letters) == len(expected)
 
 
 def test_who_wants_no_mail_gets_none_and_the_past_is_nobodys_news(mailbox, ada, gpu):

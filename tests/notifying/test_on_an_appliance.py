@@ -1,4 +1,4 @@
-"""On a whole appliance: that its scheduler is away is told, and who is slow to listen delays no decision."""
+"""On a whole appliance: that its scheduler is away is notified, and who is slow to listen delays no decision."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
     made.close()
 
 
-def is_told(appliance: Appliance, name: str, url: str) -> None:
+def notify(appliance: Appliance, name: str, url: str) -> None:
     body = {"name": name, "kind": "webhook", "url": url, "secret": SECRET}
     appliance.api("POST", "notifying/receivers/", body)
     appliance.api("POST", "notifying/rules/", {"receiver": name})
@@ -53,19 +53,19 @@ def stopped_between_writes(appliance: Appliance) -> Iterator[None]:
         os.kill(scheduler, signal.SIGCONT)
 
 
-def test_a_scheduler_that_stands_still_is_told_though_another_receiver_never_answers(appliance):
+def test_a_scheduler_that_stands_still_is_reported_though_another_receiver_never_answers(appliance):
     with hooks.listening() as hook, hooks.dripping(1.0) as never:
-        is_told(appliance, "never", never)
-        is_told(appliance, "hook", hook.url)
+        notify(appliance, "never", never)
+        notify(appliance, "hook", hook.url)
         with stopped_between_writes(appliance):
-            until(lambda: ("firing", "scheduler_away") in hook.told)
+            until(lambda: ("firing", "scheduler_away") in hook.statuses)
         assert len({heard.id for heard in hook.heard}) == len(hook.heard)
         assert appliance.api("GET", "notifying/deliveries/?receiver=never&open=true")["count"] >= 1
 
 
 def test_a_receiver_that_never_answers_delays_no_decision(appliance):
     with hooks.dripping(0.5) as never:
-        is_told(appliance, "never", never)
+        notify(appliance, "never", never)
         (receiver,) = appliance.api("GET", "notifying/receivers/")["results"]
         appliance.api("POST", f"notifying/receivers/{receiver['id']}/test/")
         tried = until(lambda: appliance.api("GET", "notifying/deliveries/?open=true")["results"][0]["tried_at"])

@@ -42,7 +42,7 @@ def test_a_receiver_that_is_down_for_a_day_hears_all_of_it_in_order(hook, receiv
     hook.up()
     for now in hooks.moments(start + OUTAGE, 11 * MINUTE, MINUTE):
         turn(now)
-    assert hook.told == [("firing", "engine_away"), ("resolved", "engine_away")]
+    assert hook.statuses == [("firing", "engine_away"), ("resolved", "engine_away")]
     everything_once(hook)
     assert Receiver.objects.get().failures == 0
 
@@ -73,7 +73,7 @@ def test_one_that_answers_wrongly_hears_it_again_with_the_same_id(hook, receiver
     for now in hooks.moments(start + HOUR, 11 * MINUTE, MINUTE):
         turn(now)
     assert len({heard.id for heard in hook.heard}) == 1
-    assert hook.told == [("firing", "engine_away")]
+    assert hook.statuses == [("firing", "engine_away")]
 
 
 def test_one_message_that_is_refused_does_not_hold_up_the_others(hook, receiver, engine, waiter):
@@ -84,7 +84,7 @@ def test_one_message_that_is_refused_does_not_hold_up_the_others(hook, receiver,
     hook.answer = 200
     waiter("train")
     turn(start + timedelta(seconds=1))
-    assert hook.told == [("firing", "waiting")]
+    assert hook.statuses == [("firing", "waiting")]
 
 
 def test_one_that_flaps_all_day_hears_each_of_many_once(hook, receiver, engine):
@@ -107,8 +107,8 @@ def test_one_that_flaps_all_day_hears_each_of_many_once(hook, receiver, engine):
     hook.answer = 200
     for now in hooks.moments(start + 23 * HOUR, HOUR, 5 * MINUTE):
         turn(now)
-    assert len(hook.told) > 30
-    assert hook.told == [("firing", "engine_away"), ("resolved", "engine_away")] * (len(hook.told) // 2)
+    assert len(hook.statuses) > 30
+    assert hook.statuses == [("firing", "engine_away"), ("resolved", "engine_away")] * (len(hook.statuses) // 2)
     everything_once(hook)
 
 
@@ -122,7 +122,7 @@ def test_while_the_database_does_not_answer_nothing_begins_and_nothing_is_over(h
             episodes.look(start + HOUR)
     turn(start + HOUR)
     assert [(each.kind, each.gone_at) for each in Episode.objects.all()] == [("engine_away", None)]
-    assert hook.told == [("firing", "engine_away")]
+    assert hook.statuses == [("firing", "engine_away")]
 
 
 def fails(*_: object) -> None:
@@ -159,7 +159,7 @@ def test_while_nobody_can_reach_it_one_message_tries_for_all(hook, receiver, wai
     assert sum(Delivery.objects.values_list("tries", flat=True)) <= 3
     hook.up()
     turn(now + timedelta(minutes=15))
-    assert len(hook.told) == 30
+    assert len(hook.statuses) == 30
     everything_once(hook)
 
 
@@ -174,7 +174,7 @@ def test_there_are_never_more_than_so_many_for_one_receiver(hook, receiver, wait
     hook.up()
     for minutes in range(1, 20):
         turn(now + minutes * MINUTE)
-    assert len(hook.told) == 8  # what still is so was told once there was room
+    assert len(hook.statuses) == 8  # what still is so was sent once there was room
     everything_once(hook)
 
 
@@ -186,21 +186,21 @@ def test_a_receiver_that_is_down_does_not_hold_up_another(hook, receiver, engine
         hook.down()
         engine("away")
         turn(timezone.now())
-        assert other.told == [("firing", "engine_away")]
+        assert other.statuses == [("firing", "engine_away")]
 
 
-def test_what_was_told_long_ago_is_forgotten_and_what_goes_on_is_not_told_again(hook, receiver, engine):
+def test_what_was_sent_long_ago_is_forgotten_and_what_goes_on_is_not_sent_again(hook, receiver, engine):
     now = timezone.now()
     engine("away")
     turn(now)
     outbox.tidy(now + timedelta(days=8))
     turn(now + timedelta(days=8))
-    assert hook.told == [("firing", "engine_away")]
+    assert hook.statuses == [("firing", "engine_away")]
     engine("")
     for minutes in range(3):
         turn(now + timedelta(days=8, minutes=minutes))
-    assert len(hook.told) == 2
+    assert len(hook.statuses) == 2
     outbox.tidy(now + timedelta(days=16))
     assert not Delivery.objects.exists()
     send_all(now + timedelta(days=16))
-    assert len(hook.told) == 2
+    assert len(hook.statuses) == 2

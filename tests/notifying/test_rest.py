@@ -1,4 +1,4 @@
-"""Receivers, rules, silences and notifications over REST: what is refused, what is answered, what is told of nobody."""
+"""Receivers, rules, silences and notifications over REST: what is refused, what is answered, what is sent of nobody."""
 
 from datetime import timedelta
 
@@ -148,7 +148,7 @@ def test_a_message_to_try_it_arrives_and_its_delivery_is_shown(admin, hook, rece
     answer = admin.post(f"/api/v1/notifying/receivers/{receiver.pk}/test/")
     assert answer.status_code == 202
     turn(timezone.now())
-    assert hook.told == [("firing", "test")]
+    assert hook.statuses == [("firing", "test")]
     (shown,) = admin.get("/api/v1/notifying/deliveries/?receiver=hook&open=false").json()["results"]
     assert (shown["id"], shown["outcome"], shown["tries"]) == (hook.heard[0].id, "sent", 1)
 
@@ -161,9 +161,9 @@ def test_what_went_wrong_is_shown_with_the_next_try(admin, hook, receiver, engin
     assert shown["error"].startswith("It could not be reached")
     assert (shown["message"], shown["kind"], shown["outcome"]) == ("Docker does not answer.", "engine_away", "")
     assert shown["tried_at"] < shown["due_at"]
-    told = admin.get(f"/api/v1/notifying/receivers/{receiver.pk}/").json()
-    assert (told["failures"], told["waiting"]) == (1, 1)
-    assert told["retry_at"] is not None
+    row = admin.get(f"/api/v1/notifying/receivers/{receiver.pk}/").json()
+    assert (row["failures"], row["waiting"]) == (1, 1)
+    assert row["retry_at"] is not None
 
 
 def test_a_receiver_that_is_removed_takes_its_messages_with_it(admin, hook, receiver, engine):
@@ -196,7 +196,7 @@ def test_what_a_person_wishes_is_kept_and_judged(client, ada, settings):
 
 
 @pytest.mark.parametrize("said", ["ended,weather", ["weather"], 5, {"ended": True}, "", [["ended"]]])
-def test_a_launch_that_asks_to_be_told_of_nonsense_is_refused(client, gpu, said):
+def test_a_launch_that_asks_to_be_notified_of_nonsense_is_refused(client, gpu, said):
     answer = client.post("/api/v1/containers/", {"image": "local", "notify": said})
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "notify")
 

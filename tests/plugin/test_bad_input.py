@@ -32,8 +32,8 @@ REFUSED = [
 
 async def test_a_volume_is_refused_in_a_sentence_and_is_not_there(lab: Lab) -> None:
     for options, sentence in REFUSED:
-        told = await lab.call("VolumeDriver.Create", Name="odd", Opts=options)
-        assert sentence in told["Err"], (options, told)
+        answer = await lab.call("VolumeDriver.Create", Name="odd", Opts=options)
+        assert sentence in answer["Err"], (options, answer)
     assert await query(Volume.objects.count) == 0
     noted = await query(lambda: list(AuditEntry.objects.filter(action="volume-refused")))
     assert len(noted) == len(REFUSED)
@@ -41,11 +41,11 @@ async def test_a_volume_is_refused_in_a_sentence_and_is_not_there(lab: Lab) -> N
 
 
 async def test_docker_run_shows_the_sentence(lab: Lab) -> None:
-    told = await lab.run("true", gpu_memory="64GiB", code=125)
-    assert "gpushare: 64 GiB is more than it can ever give: the most is" in told
+    output = await lab.run("true", gpu_memory="64GiB", code=125)
+    assert "gpushare: 64 GiB is more than it can ever give: the most is" in output
     words = ["--network=none", *lab.volume(target="/data", gpu_memory="1GiB")]
-    told = await lab.docker("run", *words, IMAGE, "true", code=125)
-    assert "mounts it at /data: its place is /run/gpushare." in told
+    output = await lab.docker("run", *words, IMAGE, "true", code=125)
+    assert "mounts it at /data: its place is /run/gpushare." in output
     assert await query(Container.objects.count) == 0
     await lab.nothing_is_held()
 
@@ -55,17 +55,17 @@ async def test_nobody_passes_the_owners_allowance(lab: Lab) -> None:
         Allowance.objects.create(user=User.objects.get(username="bob"), gpu_memory=2 * GIB, images=["gpushare/*"])
 
     await query(allow)
-    told = await lab.run("true", owner="bob", gpu_memory="3GiB", code=125)
-    assert "This quota is 3 GiB; your other quotas are 0 bytes together, and all may be 2 GiB at most." in told
+    output = await lab.run("true", owner="bob", gpu_memory="3GiB", code=125)
+    assert "This quota is 3 GiB; your other quotas are 0 bytes together, and all may be 2 GiB at most." in output
     first = await lab.begin("first", "sleep", "600", owner="bob", gpu_memory="1500MiB")
     assert (await query(lambda: Container.objects.get(pk=first.pk).owner.username)) == "bob"
-    told = await lab.run("true", owner="bob", gpu_memory="1GiB", code=125)
-    assert "This quota is 1 GiB; your other quotas are 1.46 GiB together, and all may be 2 GiB at most." in told
+    output = await lab.run("true", owner="bob", gpu_memory="1GiB", code=125)
+    assert "This quota is 1 GiB; your other quotas are 1.46 GiB together, and all may be 2 GiB at most." in output
     (entry,) = await query(lambda: list(AuditEntry.objects.filter(action="mount-refused")))
     assert entry.detail["code"] == "over_allowance"
     await lab.docker("tag", IMAGE, "elsewhere/image:1")
-    told = await lab.run("true", owner="bob", gpu_memory="100MiB", image="elsewhere/image:1", code=125)
-    assert "You may not launch elsewhere/image:1" in told
+    output = await lab.run("true", owner="bob", gpu_memory="100MiB", image="elsewhere/image:1", code=125)
+    assert "You may not launch elsewhere/image:1" in output
     await lab.docker("rmi", "elsewhere/image:1", code=None)
     await lab.docker("rm", "-f", "first")
     await lab.nothing_is_held()
@@ -76,19 +76,19 @@ async def test_who_has_no_account_or_may_not_launch_is_nobodys_owner(lab: Lab, s
         User.objects.get(username="bob").groups.add(Group.objects.get_or_create(name="viewer")[0])
 
     await query(look_only)
-    told = await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "bob"})
-    assert '"bob" may not launch containers here' in told["Err"]
+    answer = await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "bob"})
+    assert '"bob" may not launch containers here' in answer["Err"]
     settings.GPUSHARE_PLUGIN_PEOPLE = ["*"]
     assert (await lab.call("VolumeDriver.Create", Name="v", Opts={}))["Err"].startswith("gpushare: Say whose it is")
-    told = await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "nobody"})
-    assert 'There is no active account "nobody" here' in told["Err"]
+    answer = await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "nobody"})
+    assert 'There is no active account "nobody" here' in answer["Err"]
     assert (await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "eve"}))["Err"] == ""
 
 
-async def test_a_card_that_has_gone_is_told(lab: Lab) -> None:
+async def test_a_card_that_has_gone_is_reported(lab: Lab) -> None:
     await query(Gpu.objects.update, present=False)
-    told = await lab.call("VolumeDriver.Create", Name="v", Opts={})
-    assert told["Err"] == "gpushare: This host has no GPU that works: there is nothing to have a quota of."
+    answer = await lab.call("VolumeDriver.Create", Name="v", Opts={})
+    assert answer["Err"] == "gpushare: This host has no GPU that works: there is nothing to have a quota of."
 
 
 NO_CALLS = [

@@ -30,8 +30,8 @@ async def test_every_call_can_be_repeated(lab: Lab) -> None:
     assert await lab.call("VolumeDriver.Capabilities") == {"Capabilities": {"Scope": "local"}, "Err": ""}
     for _ in range(2):
         assert await lab.call("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "1GiB"}) == FINE
-    told = await lab.call("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "2GiB"})
-    assert "is there already, with other options" in told["Err"]
+    answer = await lab.call("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "2GiB"})
+    assert "is there already, with other options" in answer["Err"]
     known = {"Name": "one", "Mountpoint": "", "Status": {"gpu_memory": "1GiB"}}
     assert await lab.call("VolumeDriver.Get", Name="one") == {"Volume": known, "Err": ""}
     assert known in (await lab.call("VolumeDriver.List"))["Volumes"]
@@ -41,8 +41,8 @@ async def test_every_call_can_be_repeated(lab: Lab) -> None:
     assert again == [first] * 5
     assert (await lab.call("VolumeDriver.Path", Name="one"))["Mountpoint"] == first["Mountpoint"]
     assert await query(Container.objects.live().count) == 1
-    told = await lab.call("VolumeDriver.Remove", Name="one")
-    assert told["Err"] == 'gpushare: The volume "one" is mounted by the container "maker".'
+    answer = await lab.call("VolumeDriver.Remove", Name="one")
+    assert answer["Err"] == 'gpushare: The volume "one" is mounted by the container "maker".'
     for _ in range(2):
         assert await lab.call("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
     await lab.nothing_is_held()
@@ -68,13 +68,13 @@ async def test_unmount_without_mount_and_calls_about_what_is_not_there(lab: Lab)
     assert await lab.call("VolumeDriver.Unmount", Name="none", ID="m") == FINE
     assert await lab.call("VolumeDriver.Remove", Name="none") == FINE
     for call in ("Get", "Path", "Mount"):
-        told = await lab.call(f"VolumeDriver.{call}", Name="none", ID="m")
-        assert told["Err"] == 'gpushare: There is no volume "none" here.'
+        answer = await lab.call(f"VolumeDriver.{call}", Name="none", ID="m")
+        assert answer["Err"] == 'gpushare: There is no volume "none" here.'
 
 
 async def test_what_is_mounted_and_never_started_is_given_back_and_says_so(lab: Lab) -> None:
-    told = await lab.run("no-such-program", gpu_memory="1GiB", code=127)
-    assert "no-such-program" in told
+    output = await lab.run("no-such-program", gpu_memory="1GiB", code=127)
+    assert "no-such-program" in output
     await lab.nothing_is_held()
     (container,) = await query(lambda: list(Container.objects.all()))
     assert container.started_at is None
@@ -168,8 +168,8 @@ async def test_what_the_image_has_there_already_is_copied_nowhere(lab: Lab) -> N
     await lab.docker("run", "--name", "grown", "--network=none", IMAGE, "sh", "-c", script)
     await lab.docker("commit", "grown", "gpushare/grown:latest")
     words = ["--rm", "--name", "mine", "--network=none", *lab.volume(gpu_memory="1GiB")]
-    told = await lab.docker("run", *words, "gpushare/grown:latest", "ls", "/run/gpushare")
-    assert told == "gpushare.sock\nlibgpushare.so\n"
+    output = await lab.docker("run", *words, "gpushare/grown:latest", "ls", "/run/gpushare")
+    assert output == "gpushare.sock\nlibgpushare.so\n"
     # Docker has mounted it for the copy as well, and not started it then.
     copy, made = await query(lambda: list(Container.objects.order_by("created_at")))
     assert (copy.name, copy.started_at, made.name) == ("mine", None, "mine")
@@ -184,8 +184,8 @@ async def test_a_mount_that_the_hosts_disk_does_not_take_holds_nothing(
     await created(lab, "mine")
     with monkeypatch.context() as patched:
         patched.setattr(lab.up.plugin._folders, "give", full)
-        told = await lab.call("VolumeDriver.Mount", Name="one", ID="m1")
-    assert "No space left on device" in told["Err"]
+        answer = await lab.call("VolumeDriver.Mount", Name="one", ID="m1")
+    assert "No space left on device" in answer["Err"]
     await lab.nothing_is_held()
     assert (await lab.call("VolumeDriver.Mount", Name="one", ID="m1"))["Err"] == ""
     assert await lab.call("VolumeDriver.Unmount", Name="one", ID="m1") == FINE
@@ -208,8 +208,8 @@ async def test_only_root_reaches_the_socket_and_the_folders(lab: Lab) -> None:
     (folder,) = (lab.home / "mounted").iterdir()
     assert folder.name == str((await lab.running("seen")).pk)
     words = ["--rm", "--user=1234", "--network=none", *lab.card, *lab.volume(gpu_memory="1GiB"), IMAGE]
-    told = await lab.docker("run", *words, "workload", "--bytes", "100MiB")
-    assert "done" in told
+    output = await lab.docker("run", *words, "workload", "--bytes", "100MiB")
+    assert "done" in output
 
 
 async def test_who_is_root_inside_leads_the_scheduler_nowhere(lab: Lab, tmp_path: Path) -> None:

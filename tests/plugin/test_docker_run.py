@@ -12,14 +12,14 @@ OUT_OF_MEMORY = 2  # workload's exit code
 
 
 async def test_a_container_has_its_quota_and_gives_everything_back(lab: Lab) -> None:
-    told = await lab.run("workload", "--bytes", "1GiB", "--check", "1MiB", gpu_memory="2GiB")
-    assert "done" in told
+    output = await lab.run("workload", "--bytes", "1GiB", "--check", "1MiB", gpu_memory="2GiB")
+    assert "done" in output
     (container,) = await query(lambda: list(Container.objects.select_related("owner")))
     container = await lab.until(container, "exited")
     claim = await lab.claim(container)
     assert (claim.quota, container.exit_code, container.image) == (2 * GIB, 0, "gpushare/mounting:latest")
     assert claim.peak > 1 * GIB
-    await lab.says(container, "done")  # its end may be told before its output is copied
+    await lab.says(container, "done")  # its end may be reported before its output is copied
     kinds = [event.kind for event in await lab.events(container)]
     assert {"started", "accepted", "ended"} <= set(kinds)
     await lab.nothing_is_held()
@@ -66,7 +66,7 @@ async def test_it_is_paused_resumed_changed_and_killed_like_every_other(lab: Lab
     assert "mine" not in await lab.docker("ps", "-a")
 
 
-async def test_one_that_docker_removes_at_its_end_is_told_with_its_exit_code(lab: Lab) -> None:
+async def test_one_that_docker_removes_at_its_end_is_reported_with_its_exit_code(lab: Lab) -> None:
     words = ["--rm", "--network=none", *lab.card, *lab.volume(gpu_memory="1GiB")]
     await lab.docker("run", *words, "gpushare/mounting:latest", "sh", "-c", "exit 7", code=7)
     (container,) = await query(lambda: list(Container.objects.all()))
@@ -78,7 +78,7 @@ async def test_one_that_docker_removes_at_its_end_is_told_with_its_exit_code(lab
     assert kinds == ["volume", "mount", "volume-removed"]
 
 
-async def test_one_that_docker_removes_while_no_scheduler_runs_is_told_with_its_exit_code(lab: Lab) -> None:
+async def test_one_that_docker_removes_while_no_scheduler_runs_is_reported_with_its_exit_code(lab: Lab) -> None:
     words = ("sh", "-c", "trap 'exit 7' TERM; while true; do sleep 0.1; done")
     made = await lab.begin("mine", *words, more=("--rm",), gpu_memory="1GiB")
     await lab.stop()

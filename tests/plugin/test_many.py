@@ -23,10 +23,10 @@ async def test_five_hundred_at_once(lab: Lab) -> None:
     async def mount(number: int) -> dict[str, Any]:
         return await lab.call("VolumeDriver.Mount", Name="v", ID=f"m{number}")
 
-    told = await asyncio.gather(*(mount(number) for number in range(MANY)))
+    reported = await asyncio.gather(*(mount(number) for number in range(MANY)))
     took, late = time.monotonic() - begun, lab.up.watchdog.take_worst()
-    assert {each["Err"] for each in told} == {""}
-    assert len({each["Mountpoint"] for each in told}) == MANY
+    assert {each["Err"] for each in reported} == {""}
+    assert len({each["Mountpoint"] for each in reported}) == MANY
     assert len(lab.up.broker.live_containers) == MANY
     assert await query(Container.objects.live().count) == await query(Claim.objects.count) == MANY
     assert took < 50, f"Docker waits for a minute, and this took {took:.0f} s"

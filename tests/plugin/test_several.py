@@ -9,7 +9,7 @@ from tests.support.host import GIB, query
 from web.models import Container
 
 pytestmark = pytest.mark.docker
-# Until it is told to: on a busy machine the first would have ended before the last is there.
+# Until it is asked to: on a busy machine the first would have ended before the last is there.
 GO_ON = "while [ $on ]; do sleep 0.1; done"
 
 

@@ -20,33 +20,33 @@ def live() -> Any:
 
 
 @pytest.fixture
-def told() -> list[Any]:
+def reported() -> list[Any]:
     return []
 
 
 @pytest.fixture
-def activity(tmp_path: Path, live: Any, told: list[Any]) -> Activity:
+def activity(tmp_path: Path, live: Any, reported: list[Any]) -> Activity:
     state = SimpleNamespace(containers={"c": SimpleNamespace(idle_since=0.0)})
-    broker: Any = SimpleNamespace(live_containers={"c": live}, state=state, now=lambda: 5.0, tell=told.append)
+    broker: Any = SimpleNamespace(live_containers={"c": live}, state=state, now=lambda: 5.0, tell=reported.append)
     return Activity(broker, tmp_path)
 
 
 @pytest.mark.parametrize("looked", ["leaving", "out"])
 async def test_who_gave_way_and_is_a_stranger_is_taken_to_stir(
-    activity: Activity, live: Any, told: list[Any], looked: str
+    activity: Activity, live: Any, reported: list[Any], looked: str
 ) -> None:
     """Also if it was on its way out at the first look. It may have been asked to compute just then."""
     if looked == "leaving":
         live.swap = "leaving"
         await activity.look()
-        assert told == []
+        assert reported == []
     live.swap, live.is_out, live.gave_way = "out", True, "idle"
     await activity.look()
-    assert told == [ActivityDetected(5.0, "c")]
+    assert reported == [ActivityDetected(5.0, "c")]
 
 
 async def test_whom_a_person_paused_is_not_brought_back_before_it_is_frozen(
-    activity: Activity, live: Any, told: list[Any]
+    activity: Activity, live: Any, reported: list[Any]
 ) -> None:
     """A scheduler was killed between the move and the freeze: to the next one its program is a stranger, and runs."""
     live.swap, live.is_out = "out", True
@@ -55,7 +55,7 @@ async def test_whom_a_person_paused_is_not_brought_back_before_it_is_frozen(
     while time.process_time() < until:
         pass
     await activity.look()
-    assert told == []
+    assert reported == []
 
 
 def test_who_ran_at_every_look_while_idle_stirs_when_it_blocks() -> None:

@@ -13,12 +13,12 @@ from web.models import AuditEntry, Chain, Node, Seal
 async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
     host: InProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def told() -> str:
-        """What the host's record says, from which people are told."""
+    async def error() -> str:
+        """What the host's record says, which people are shown."""
         return await query(lambda: Node.objects.get().audit_error)
 
     async def right() -> bool:
-        return not await told()
+        return not await error()
 
     def record() -> tuple[int, str]:
         audit.record("ada", "launch", "c")
@@ -36,7 +36,7 @@ async def test_the_anchor_follows_the_chain_and_stays_when_that_was_cut_off(
     await query(cut_off)
     await host.eventually(lambda: f"cut off or replaced: seal {noted[0]}" in caplog.text)
     assert anchor.read() == noted
-    assert f"seal {noted[0]}" in await host.eventually(told)
+    assert f"seal {noted[0]}" in await host.eventually(error)
     anchor.path().unlink()
     await host.eventually(lambda: "audit-anchor is gone" in caplog.text)
     await query(call_command, "verify_audit", "--accept")  # whoever runs the host has looked at it

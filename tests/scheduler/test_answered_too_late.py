@@ -72,11 +72,11 @@ async def eventually_nothing_of(id_: str, host: Host) -> None:
             await asyncio.sleep(0.05)
 
 
-async def told(host: Host, container: Container) -> list[str]:
+async def events_of(host: Host, container: Container) -> list[str]:
     return [event.kind for event in await host.events(container, "started", "ended", "killed")]
 
 
-async def test_launch_that_is_refused_too_late_is_ended_and_told_by_nobody(host: Host) -> None:
+async def test_launch_that_is_refused_too_late_is_ended_and_not_reported(host: Host) -> None:
     with pytest.MonkeyPatch.context() as patch:
         answers_too_late(host.up.engine, patch)
         container, launch = await host.start_launch(*HOLD, gpu_memory=2 * GIB)
@@ -88,11 +88,11 @@ async def test_launch_that_is_refused_too_late_is_ended_and_told_by_nobody(host:
     await eventually_nothing_of(id_, host)
     row = await host.get(container)
     assert (row.state, row.reason, row.started_at) == ("failed", refused.message, None)
-    assert await told(host, container) == []
+    assert await events_of(host, container) == []
 
 
 async def test_launch_keeps_its_socket_until_its_refusal_is_written(host: Host) -> None:
-    """Else its program ended for want of it, and the next scheduler told that it had failed."""
+    """Else its program ended for want of it, and the next scheduler recorded that it had failed."""
     tried = asyncio.Event()
 
     async def lost(*_: object) -> None:
@@ -115,7 +115,7 @@ async def test_launch_keeps_its_socket_until_its_refusal_is_written(host: Host) 
     assert (await host.answer(launch)).outcome == "done"
     live = host.up.broker.live_containers[str(container.pk)]
     assert [live.used(gpu) >= GIB for gpu in live.quota] == [True]
-    assert await told(host, container) == ["started"]
+    assert await events_of(host, container) == ["started"]
 
 
 def acts_too_late(engine: Any, patch: pytest.MonkeyPatch, act: str, *, does_it: bool = True) -> None:
@@ -137,13 +137,13 @@ def acts_too_late(engine: Any, patch: pytest.MonkeyPatch, act: str, *, does_it: 
     patch.setattr(place, name, too_slow if is_docker else late)
 
 
-async def test_pause_and_resume_that_are_answered_too_late_are_told_as_done(host: Host) -> None:
+async def test_pause_and_resume_that_are_answered_too_late_are_reported_as_done(host: Host) -> None:
     container = await host.launch("sleep", "600")
     with pytest.MonkeyPatch.context() as patch:
         for act, state in (("pause", "paused"), ("resume", "running")):
             acts_too_late(host.up.engine, patch, act)
-            told = await host.command(act, container)
-            assert (told.outcome, (await host.get(container)).state) == ("done", state)
+            answer = await host.command(act, container)
+            assert (answer.outcome, (await host.get(container)).state) == ("done", state)
     assert [event.kind for event in await host.events(container, "paused", "unpaused")] == ["paused", "unpaused"]
 
 
@@ -151,12 +151,12 @@ async def test_pause_that_was_not_answered_and_not_done_is_refused(host: Host) -
     container = await host.launch("sleep", "600")
     with pytest.MonkeyPatch.context() as patch:
         acts_too_late(host.up.engine, patch, "pause", does_it=False)
-        told = await host.command("pause", container)
-    assert (told.outcome, told.code, "may be" in told.message) == ("refused", "engine_away", False)
+        answer = await host.command("pause", container)
+    assert (answer.outcome, answer.code, "may be" in answer.message) == ("refused", "engine_away", False)
     assert (await host.get(container)).state == "running"
 
 
-async def test_who_nobody_can_look_at_after_its_pause_may_be_paused_and_is_told_so(host: Host) -> None:
+async def test_who_nobody_can_look_at_after_its_pause_may_be_paused_and_is_shown_so(host: Host) -> None:
     container = await host.launch("sleep", "600")
 
     async def away() -> list[Status]:
@@ -165,7 +165,7 @@ async def test_who_nobody_can_look_at_after_its_pause_may_be_paused_and_is_told_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host.up.engine, "statuses", away)
         acts_too_late(host.up.engine, patch, "pause")
-        told = await host.command("pause", container)
-    assert (told.outcome, told.code) == ("refused", "engine_away")
-    assert "It may be paused all the same" in told.message
+        answer = await host.command("pause", container)
+    assert (answer.outcome, answer.code) == ("refused", "engine_away")
+    assert "It may be paused all the same" in answer.message
     await host.until(container, "paused")

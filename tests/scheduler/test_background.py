@@ -54,20 +54,20 @@ async def test_a_wait_for_an_event_says_whether_it_came() -> None:
     assert await is_set_within(event, 0.001)
 
 
-async def test_a_task_that_loses_its_cancellation_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a client of Redis takes it for the end of its own time-out: the scheduler would not end."""
     monkeypatch.setattr(parts, "AGAIN", 0.01)
-    told = []
+    reported = []
 
     async def loses() -> None:
-        while len(told) < 2:
+        while len(reported) < 2:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                told.append("to end")
+                reported.append("to end")
 
     background = Background()
     background.begin(loses())
     await asyncio.sleep(0)
     await background.close()
-    assert (told, background) == (["to end"] * 2, set())
+    assert (reported, background) == (["to end"] * 2, set())

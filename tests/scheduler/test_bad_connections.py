@@ -119,8 +119,8 @@ async def test_new_process_brings_no_page_of_its_own_making(real_host: Host) -> 
     """It would have what the page says that it uses without having asked, and past everybody who waits."""
     container = await real_host.launch("sleep", "600")
     live = real_host.up.broker.live_containers[str(container.pk)]
-    told, _ = await asyncio.to_thread(beside(FORGER, real_host.up.server.socket_dir(live.id), *live.quota).communicate)
-    assert told.split() == ["False", "0"]
+    said, _ = await asyncio.to_thread(beside(FORGER, real_host.up.server.socket_dir(live.id), *live.quota).communicate)
+    assert said.split() == ["False", "0"]
     assert not real_host.up.broker.state.containers[live.id].leased
 
 

@@ -62,7 +62,7 @@ async def test_nothing_new_comes_to_it_and_what_is_there_goes_on(two: InProcess)
         (None, "fallen off the bus"),
     ],
 )
-async def test_a_fault_takes_it_out_and_admins_and_owners_are_told(two: InProcess, shows: Any, says: str) -> None:
+async def test_a_fault_takes_it_out_and_admins_and_owners_are_notified(two: InProcess, shows: Any, says: str) -> None:
     await query(Watch.objects.create, pk=1, event=0)
     container = await two.launch("sleep", "600", gpu_memory=GIB)
     if shows is None:
@@ -76,9 +76,9 @@ async def test_a_fault_takes_it_out_and_admins_and_owners_are_told(two: InProces
     assert (await card(two, 1)).drained_at is None
     entry = await query(AuditEntry.objects.get, action="drain-gpu")
     assert (entry.actor, entry.subject, entry.detail["reason"]) == ("gpushare", found.uuid, found.drain_reason)
-    told = await query(lambda: [each for each in items() if each.kind is Kind.DRAINED])
-    assert [(each.person, found.drain_reason in each.message) for each in told] == [("", True), ("ada", False)]
-    assert told[1].message.endswith("still runs on GPU 0.")  # beneath the card, whose sentence is said once
+    reported = await query(lambda: [each for each in items() if each.kind is Kind.DRAINED])
+    assert [(each.person, found.drain_reason in each.message) for each in reported] == [("", True), ("ada", False)]
+    assert reported[1].message.endswith("still runs on GPU 0.")  # beneath the card, whose sentence is said once
     await query(happenings.look, timezone.now())
     notice = await query(Notice.objects.get, container=container)
     assert (notice.kind, found.drain_reason in notice.message) == ("card", True)

@@ -81,10 +81,10 @@ async def test_a_card_that_is_out_of_service_starts_nothing_and_says_so(inproces
     assert (await inprocess.command("drain-gpu", gpu=gpu, reason="new fans")).outcome == "done"
     await steer(inprocess, planning.release, planned)
 
-    async def told() -> bool:
+    async def shown() -> bool:
         return (await row(planned)).waits.endswith("A GPU that it needs is out of service.")
 
-    await inprocess.eventually(told)
+    await inprocess.eventually(shown)
     assert await runs(planned) == []
     assert (await inprocess.command("undrain-gpu", gpu=gpu)).outcome == "done"
     assert (await ended(inprocess, planned)).ended == "ok"

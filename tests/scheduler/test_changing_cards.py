@@ -45,7 +45,7 @@ def sound(host: InProcess) -> None:
     assert violations(host.up.broker.state) == []
 
 
-async def test_it_is_on_the_other_card_and_goes_on_and_all_that_is_told_follows(two: InProcess) -> None:
+async def test_it_is_on_the_other_card_and_goes_on_and_all_that_is_reported_follows(two: InProcess) -> None:
     container = await holding(two)
     before = held(two)
     assert (before[0], before[1]) == (GIB + CONTEXT, 0)

@@ -57,8 +57,8 @@ def test_figures_are_those_that_were_noted_last(tmp_path: Path) -> None:
     first.forget(ME, started, ["GPU-03"])
     first.note(ME, started + 1, "GPU-01")(10)  # a process that is no more
     second = Grants(tmp_path / "grants")
-    told = [second.before(ME, started, gpu) for gpu in ("GPU-01", "GPU-02", "GPU-03")]
-    assert told == [5 * GIB, 8, 0]
+    figures = [second.before(ME, started, gpu) for gpu in ("GPU-01", "GPU-02", "GPU-03")]
+    assert figures == [5 * GIB, 8, 0]
     assert second.before(ME, started + 1, "GPU-01") == 0
 
 

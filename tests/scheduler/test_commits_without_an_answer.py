@@ -1,6 +1,6 @@
 """The database has taken what was written, and the connection broke before it said so.
 
-Whoever asked for it is told that it was not done. So what the database has of it comes to nothing: else it would count
+The answer to it is that it was not done. So what the database has of it comes to nothing: else it would count
 for its owner, and nobody would ever end it.
 """
 
@@ -59,7 +59,7 @@ async def has_ended(host: InProcess, mount: str) -> Container:
     return await query(made.get)
 
 
-async def test_mounting_that_docker_was_told_had_failed_comes_to_nothing(host: InProcess, monkeypatch) -> None:
+async def test_mounting_that_was_reported_to_docker_as_failed_comes_to_nothing(host: InProcess, monkeypatch) -> None:
     unanswered(monkeypatch, mounting, "mount", lambda *_: True)
     with pytest.raises(DatabaseError):
         await host.up.plugin.mounts.mount("v", OPTIONS, "m")
@@ -104,7 +104,7 @@ async def test_mounting_that_is_asked_for_again_is_the_same(host: InProcess, mon
     assert await query(Container.objects.count) == 1
 
 
-async def test_what_a_swarm_brought_and_was_told_had_failed_comes_to_nothing(host: InProcess, monkeypatch) -> None:
+async def test_what_a_swarm_brought_and_saw_fail_comes_to_nothing(host: InProcess, monkeypatch) -> None:
     owner = await query(User.objects.get, username="ada")
     fields = {"name": "a", "owner": owner, "image": "local", "node_id": host.up.store.here, "engine": "swarm"}
     row = await query(lambda: Container.objects.create(**fields, handed="key"))
@@ -163,14 +163,14 @@ async def test_volume_that_is_made_again_is_the_same(host: InProcess, monkeypatc
     assert await query(Volume.objects.count) == 1
 
 
-async def test_volume_of_which_docker_was_told_that_it_cannot_be_made_is_in_nobodys_way(
+async def test_volume_that_was_reported_to_docker_as_not_made_is_in_nobodys_way(
     host: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Docker knows of none, so it has nothing that could be removed first."""
     unanswered(monkeypatch, mounting, "make", lambda *_: True)
     call = host.up.plugin._driver.call
-    told = await call("VolumeDriver.Create", {"Name": "v", "Opts": OPTIONS})
-    assert told["Err"].startswith("gpushare: The database did not take this.")
+    answer = await call("VolumeDriver.Create", {"Name": "v", "Opts": OPTIONS})
+    assert answer["Err"].startswith("gpushare: The database did not take this.")
     assert (await call("VolumeDriver.Get", {"Name": "v"}))["Err"] == 'gpushare: There is no volume "v" here.'
     assert (await call("VolumeDriver.Create", {"Name": "v", "Opts": {"gpu_memory": "2GiB"}}))["Err"] == ""
     made = await query(Volume.objects.get)

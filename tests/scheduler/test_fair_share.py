@@ -59,7 +59,7 @@ class Core:
         self.tell(SessionOpened(self.time, session, f"of-{person}"))
         self.tell(Needed(self.time, session, 1, self.gpu, size))
 
-    def told(self) -> Accounts:
+    def rounded(self) -> Accounts:
         """Person → had, due in whole hundredths of GiB·hours."""
         its = accounts(self.state.people, self.time).get(self.gpu, {})
         return {name: (round(each.had / GIB_HOUR, 2), round(each.due / GIB_HOUR, 2)) for name, each in its.items()}
@@ -106,22 +106,22 @@ async def an_hour_of_waiting(host: Host) -> Core:
     core.asks("ada", 8 * GIB)
     core.asks("bob", 8 * GIB)
     host.passes(HOUR)
-    assert core.told() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}  # 8 and 4, a little decayed
+    assert core.rounded() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}  # 8 and 4, a little decayed
     return core
 
 
 async def test_the_ledger_is_kept_over_a_restart_and_a_minute_is_lost_at_most(host: Host) -> None:
     core = await an_hour_of_waiting(host)
     await host.written()
-    before = core.told()
+    before = core.rounded()
     host.passes(59)  # not written any more
     await host.killed()
     core, _ = await host.start()
-    assert core.told() == before  # but for the decay of a minute
+    assert core.rounded() == before  # but for the decay of a minute
     host.wall += HALF_LIFE
     await host.killed()
     core, _ = await host.start()
-    assert core.told() == {"ada": (3.97, 1.99), "bob": (0.0, 1.99)}
+    assert core.rounded() == {"ada": (3.97, 1.99), "bob": (0.0, 1.99)}
 
 
 async def test_hours_add_up_what_was_had_also_over_a_restart(host: Host) -> None:
@@ -143,11 +143,11 @@ async def test_a_clock_that_is_set_neither_loses_nor_makes_usage(host: Host, wro
     core = await an_hour_of_waiting(host)
     host.wall += wrong
     await host.written()
-    assert core.told() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}
+    assert core.rounded() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}
     await host.killed()
     host.wall -= max(0.0, wrong)  # put right: the row is of the future
     core, _ = await host.start()
-    assert core.told() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}
+    assert core.rounded() == {"ada": (7.94, 3.97), "bob": (0.0, 3.97)}
 
 
 async def test_shares_groups_and_the_usage_of_other_hosts_reach_the_core(host: Host) -> None:
@@ -198,13 +198,13 @@ async def test_forgiven_usage_is_zero_at_once_and_after_a_restart(host: Host) ->
     await host.written()
     await query(lambda: PersonShares.objects.create(user=User.objects.create(username="ada"), forgiven=1))
     await host.fair._hear()
-    assert core.told().get("ada", (0.0, 0.0)) == (0.0, 0.0)
+    assert core.rounded().get("ada", (0.0, 0.0)) == (0.0, 0.0)
     await host.written()
     row = await query(lambda: Usage.objects.get(person="ada"))
     assert (round(row.had, 2), row.forgiven) == (0.0, 1)
     await host.killed()
     core, _ = await host.start()
-    assert core.told() == {"bob": (0.0, 3.97)}
+    assert core.rounded() == {"bob": (0.0, 3.97)}
 
 
 async def test_what_a_person_is_due_now_is_shown_while_somebody_waits(host: Host) -> None:
@@ -249,7 +249,7 @@ async def test_a_start_without_the_database_goes_on_with_what_this_host_kept(
     host.passes(HOUR)
     with pytest.raises(OperationalError):
         await host.written()
-    before = host.core.told()
+    before = host.core.rounded()
     await host.killed()
     core, _ = await host.start()
-    assert core.told() == before
+    assert core.rounded() == before

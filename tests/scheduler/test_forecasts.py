@@ -1,4 +1,4 @@
-"""Everybody who waits is told what they wait for: whose end, by when, or whom somebody has to resume."""
+"""Each wait says what it is for: whose end, by when, or whom somebody has to resume."""
 
 import re
 from datetime import timedelta
@@ -36,7 +36,7 @@ async def waiting(host: InProcess, name: str, **fields: Any) -> Container:
     return container
 
 
-async def test_not_only_the_first_in_line_is_told_whose_end_lets_it_go_on(host: InProcess) -> None:
+async def test_not_only_the_first_in_line_learns_whose_end_lets_it_go_on(host: InProcess) -> None:
     holder = await holding(host, "holder")
     first = await waiting(host, "first")
     second, third = await waiting(host, "second"), await waiting(host, "third")
@@ -50,7 +50,7 @@ async def test_not_only_the_first_in_line_is_told_whose_end_lets_it_go_on(host: 
     await says(host, first, "^$")
 
 
-async def test_who_has_to_be_resumed_and_who_paused_them_is_told(host: InProcess) -> None:
+async def test_who_has_to_be_resumed_and_who_paused_them_is_shown(host: InProcess) -> None:
     holder = await holding(host, "holder")
     waiter = await waiting(host, "waiter")
 

@@ -1,4 +1,4 @@
-"""What everybody is told of a program that holds a card's memory and is no container's."""
+"""What everybody sees of a program that holds a card's memory and is no container's."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.eventually import until
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "shown"),
     [
         (["sleep", "600"], "sleep 600"),
         (["serve --password=hunter2", "60"], "serve …"),  # a title that the program has written itself
@@ -18,7 +18,7 @@ from tests.support.eventually import until
         (["python serve.py redis://:hunter2@host/0", "60"], "python serve.py …"),
     ],
 )
-def test_no_option_and_no_address_of_it_is_told(words: list[str], told: str) -> None:
+def test_no_option_and_no_address_of_it_is_shown(words: list[str], shown: str) -> None:
     process = subprocess.Popen(words, executable="/bin/sleep")
     try:
         until(Path(f"/proc/{process.pid}/cmdline").read_bytes)  # the kernel lets the parent go on before it has them
@@ -26,4 +26,4 @@ def test_no_option_and_no_address_of_it_is_told(words: list[str], told: str) -> 
     finally:
         process.kill()
         process.wait()
-    assert found["command"] == told
+    assert found["command"] == shown

@@ -67,24 +67,24 @@ async def _until(asked: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def _told() -> list[tuple[str, str]]:
+def _events() -> list[tuple[str, str]]:
     return list(AllocationEvent.objects.order_by("id").values_list("kind", "detail"))
 
 
 async def test_record_of_one_that_was_called_off_has_its_end_in_the_audit_though_nothing_is_written_after_it(
     waiting: Container,
 ) -> None:
-    """As where the scheduler is killed at once: an event that it only remembered was never told."""
+    """As where the scheduler is killed at once: an event that it only remembered was never recorded."""
     store, swarm = Store("manager", "us"), Swarm()
     await store.open({}, {})
     await Dispatcher(swarm, ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
-    told = await query(_told)
+    reported = await query(_events)
     found = await query(Container.objects.get, pk=waiting.pk)
     await store.close()
     assert found.finished_at is not None
     assert found.reason == "Killed by ada."
     assert swarm.taken_back == [str(waiting.pk)]
-    assert told == [("killed", "Killed by ada."), ("ended", "Killed by ada.")]
+    assert reported == [("killed", "Killed by ada."), ("ended", "Killed by ada.")]
 
 
 async def test_end_of_one_that_was_called_off_is_at_one_time_in_record_and_audit(waiting: Container) -> None:
@@ -97,7 +97,7 @@ async def test_end_of_one_that_was_called_off_is_at_one_time_in_record_and_audit
     assert times == {"killed": found.kill_requested_at, "ended": found.finished_at}
 
 
-async def test_one_that_is_called_off_by_two_schedulers_one_after_the_other_is_told_as_killed_once(
+async def test_one_that_is_called_off_by_two_schedulers_one_after_the_other_is_reported_as_killed_once(
     waiting: Container,
 ) -> None:
     """The first was killed before it could take it back."""
@@ -113,7 +113,7 @@ async def test_one_that_is_called_off_by_two_schedulers_one_after_the_other_is_t
     again = await query(Container.objects.get, pk=waiting.pk)
     await Dispatcher(Swarm(), ANY, store).call_off(again, "Killed by ada.")  # type: ignore[arg-type]
     await store.close()
-    assert [kind for kind, _ in await query(_told)] == ["killed", "ended"]
+    assert [kind for kind, _ in await query(_events)] == ["killed", "ended"]
 
 
 class Emptied(Swarm):
@@ -150,7 +150,7 @@ async def test_launch_that_is_refused_can_be_taken_by_no_node_from_then_on(waiti
 
 
 async def test_launch_that_a_dead_scheduler_had_given_up_is_not_given_again(waiting: Container) -> None:
-    """What the Swarm has of it has another key: it was told as done, and then as called off by nobody."""
+    """What the Swarm has of it has another key: it was reported as done, and then as called off by nobody."""
     store = Store("manager", "us")
     await store.open({}, {})
     await query(Container.objects.update, handed="")
@@ -160,14 +160,14 @@ async def test_launch_that_a_dead_scheduler_had_given_up_is_not_given_again(wait
     await store.close()
 
 
-async def test_one_that_came_to_a_node_meanwhile_is_not_told_as_killed(waiting: Container) -> None:
+async def test_one_that_came_to_a_node_meanwhile_is_not_reported_as_killed(waiting: Container) -> None:
     store = Store("manager", "us")
     await store.open({}, {})
     await query(Container.objects.update, mount="on a node")
     with pytest.raises(CameToANode):
         await Dispatcher(Swarm(), ANY, store).call_off(waiting, "Killed by ada.")  # type: ignore[arg-type]
     await store.close()
-    assert await query(_told) == []
+    assert await query(_events) == []
 
 
 class Slow(Swarm):
@@ -237,7 +237,7 @@ class Unanswered(Slow):
 
 
 async def test_kill_of_a_launch_that_a_node_has_before_the_swarm_has_answered_is_that_nodes(host: Host) -> None:
-    """The launch was broken off here, and its record told as ended, while its program ran there for ever."""
+    """The launch was broken off here, and its record ended, while its program ran there for ever."""
     swarm = Unanswered()
     host.up.commands._dispatcher = Dispatcher(swarm, ANY, host.up.store)  # type: ignore[arg-type]
     other = await query(Node.objects.create, name="other")
@@ -262,7 +262,7 @@ async def test_kill_of_a_launch_that_a_node_has_before_the_swarm_has_answered_is
 async def test_launch_that_a_node_has_is_not_refused_for_a_database_that_is_away_when_it_is_asked(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a network fails: the Swarm has it, and cannot say so. It was told as ended, and ran there."""
+    """As where a network fails: the Swarm has it, and cannot say so. It was recorded as ended, and ran there."""
     other = await query(Node.objects.create, name="other")
     change = Dispatcher._change
 
@@ -307,7 +307,7 @@ async def test_second_kill_of_one_that_waits_for_a_node_is_answered(host: Host) 
     for kill in kills:
         await host.answer(kill)
     await host.stop()
-    assert [kind for kind, _ in await query(_told)] == ["killed", "ended"]
+    assert [kind for kind, _ in await query(_events)] == ["killed", "ended"]
 
 
 async def test_pause_of_one_that_waits_for_a_node_is_refused_as_that(host: Host) -> None:
@@ -357,7 +357,7 @@ async def test_host_that_speaks_for_a_second_swarm_is_refused_until_the_first_do
     second.node(placer="")
     await second.flush()
     assert await first.speak_for("swarm b") == ""  # its host has left the one, and joined the other
-    told = await query(lambda: dict(Node.objects.values_list("name", "placer")))
-    assert told == {"manager": "swarm b", "other": ""}
+    reported = await query(lambda: dict(Node.objects.values_list("name", "placer")))
+    assert reported == {"manager": "swarm b", "other": ""}
     await first.close()
     await second.close()

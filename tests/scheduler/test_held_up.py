@@ -92,7 +92,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 @pytest.fixture
 def older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be told to refuse descriptors."""
+    """It cannot be asked to refuse descriptors."""
     monkeypatch.setattr("scheduler.sessions.server._refuses_descriptors", lambda _: False)
 
 
@@ -114,7 +114,7 @@ def send(raw: Raw, data: bytes, *descriptors: int) -> None:
     raw.socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
 
 
-async def test_the_kernel_passes_no_descriptor_where_it_can_be_told_so(server: Server) -> None:
+async def test_the_kernel_passes_no_descriptor_where_it_can_be_asked_not_to(server: Server) -> None:
     raw = await asyncio.to_thread(Raw, server.listen("hostile"))
     if not server.refuses_descriptors:
         pytest.skip("Linux 6.16 and newer")

@@ -15,7 +15,7 @@ NODE: Row = (Node, 1)
 UNKNOWN: Row = (Container, str(uuid4()))
 
 
-def told(number: int, kind: str, size: int = 0) -> Numbered:
+def numbered(number: int, kind: str, size: int = 0) -> Numbered:
     return Numbered(number, AllocationEvent(at=timezone.now(), kind=kind, container_id=uuid4(), detail="x" * size))
 
 
@@ -36,8 +36,8 @@ def test_numbers_of_a_new_run_are_higher_than_all_before(tmp_path: Path) -> None
 
 def test_what_is_kept_outlives_the_process_in_its_order_and_goes_when_it_is_sent(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", BUDGET)
-    journal.keep([told(3, "started"), told(5, "ended")], {NODE: {"policy": "fair", "driver": "1"}})
-    journal.keep([told(4, "killed"), told(5, "ended")], {NODE: {"driver": "2"}})
+    journal.keep([numbered(3, "started"), numbered(5, "ended")], {NODE: {"policy": "fair", "driver": "1"}})
+    journal.keep([numbered(4, "killed"), numbered(5, "ended")], {NODE: {"driver": "2"}})
     journal.close()
     journal = Journal(tmp_path / "journal", BUDGET)
     assert kinds(journal) == ["started", "killed", "ended"]
@@ -53,22 +53,22 @@ def test_full_it_leaves_out_what_happens_all_the_time_and_then_takes_nothing(tmp
     journal, number = Journal(tmp_path / "journal", BUDGET), 0
     while journal.size() <= BUDGET:
         number += 1
-        journal.keep([told(number, "accepted", 4000)], {})
-    journal.keep([told(number + 1, "accepted"), told(number + 2, "ended"), told(number + 3, "freed")], {})
+        journal.keep([numbered(number, "accepted", 4000)], {})
+    journal.keep([numbered(number + 1, "accepted"), numbered(number + 2, "ended"), numbered(number + 3, "freed")], {})
     assert kinds(journal)[-1] == "ended"
     assert journal.left_out == 2
     while journal.size() <= 1.25 * BUDGET:
         number += 1
-        journal.keep([told(number + 3, "suspended", 4000)], {})
+        journal.keep([numbered(number + 3, "suspended", 4000)], {})
     with pytest.raises(JournalFull, match="has no room"):
-        journal.keep([told(number + 4, "ended")], {})
+        journal.keep([numbered(number + 4, "ended")], {})
     journal.sent(number, {}, [], True)
-    journal.keep([told(number + 1000, "accepted")], {})
+    journal.keep([numbered(number + 1000, "accepted")], {})
     assert kinds(journal)[-1] == "accepted"
 
 
 def test_nobody_but_its_owner_reads_it(tmp_path: Path) -> None:
-    Journal(tmp_path / "journal", BUDGET).keep([told(1, "ended")], {})
+    Journal(tmp_path / "journal", BUDGET).keep([numbered(1, "ended")], {})
     assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
 
 
@@ -82,7 +82,7 @@ def test_damaged_it_is_set_aside_as_it_is(tmp_path: Path) -> None:
 def test_another_databases_is_set_aside_and_a_new_one_begun(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "outbox.sqlite3", BUDGET)
     before = journal.id
-    journal.keep([told(1, "ended")], {})
+    journal.keep([numbered(1, "ended")], {})
     aside = journal.set_aside()
     assert not journal.holds_anything()
     assert journal.id != before

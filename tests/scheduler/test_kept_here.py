@@ -92,7 +92,7 @@ async def test_value_whose_note_failed_is_not_written_over_a_newer_one(
 async def test_end_that_comes_while_something_else_is_being_kept_is_not_forgotten_before_it_is_kept(
     opened: Host, container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed then, and started without the database, a scheduler did not look for it, and nobody told its end."""
+    """Killed then, and started without the database, a scheduler did not look for it, and no event recorded its end."""
     store, id_ = await opened(), str(container.pk)
     await learn(store)
     store.node(late=1.0)
@@ -118,7 +118,7 @@ async def test_end_that_comes_while_something_else_is_being_kept_is_not_forgotte
 async def test_scheduler_that_started_alone_ends_where_another_host_has_had_its_name_meanwhile(
     opened: Host, container: Container
 ) -> None:
-    """And gave it back. Else it would go on for ever without the database, and be told of as away."""
+    """And gave it back. Else it would go on for ever without the database, and be shown as away."""
     store = await opened()
     await store.close()
     async with opened.alone() as alone:
@@ -193,7 +193,7 @@ async def test_what_was_kept_is_in_the_database_before_anything_is_read_however_
     await again.close()
 
 
-async def test_end_that_this_host_had_not_learnt_of_is_told_once(opened: Host, container: Container) -> None:
+async def test_end_that_this_host_had_not_learnt_of_is_reported_once(opened: Host, container: Container) -> None:
     """Killed after the database had it, a scheduler that started without the database found it once more."""
     store, id_ = await opened(), str(container.pk)
     await learn(store)
@@ -211,9 +211,9 @@ async def test_end_that_this_host_had_not_learnt_of_is_told_once(opened: Host, c
         with pytest.raises(OperationalError):
             await alone.flush()
     await alone.flush()
-    told = await query(lambda: [event.kind for event in AllocationEvent.objects.all()])
+    kinds = await query(lambda: [event.kind for event in AllocationEvent.objects.all()])
     row = await query(Container.objects.get, pk=container.pk)
-    assert told == ["ended"]
+    assert kinds == ["ended"]
     assert (row.finished_at, row.exit_code, row.reason) == (ended.finished_at, 0, "")
     assert row.removed_at == gone
     await alone.close()
@@ -255,8 +255,8 @@ async def test_what_happened_stays_in_its_order_where_neither_the_database_nor_t
     with pytest.raises(OperationalError):
         await store.flush()
     await store.flush()
-    told = AllocationEvent.objects.order_by("id").values_list("kind", flat=True)
-    assert await query(lambda: list(told)) == ["accepted", "freed"]
+    kinds = AllocationEvent.objects.order_by("id").values_list("kind", flat=True)
+    assert await query(lambda: list(kinds)) == ["accepted", "freed"]
     await store.close()
 
 

@@ -31,7 +31,7 @@ async def begun(opened: Host, container: Container) -> tuple[Store, str, Contain
 async def test_quota_that_is_changed_as_its_container_ends_does_not_make_the_host_know_that_as_living(
     opened: Host, container: Container
 ) -> None:
-    """A scheduler that started without the database later would have told its end a second time."""
+    """A scheduler that started without the database later would have recorded its end a second time."""
     store, id_, row = await begun(opened, container)
     store.container(id_, finished_at=timezone.now())
     await store.promises.make(row, {}, within_allowance=False)
@@ -42,7 +42,7 @@ async def test_quota_that_is_changed_as_its_container_ends_does_not_make_the_hos
 async def test_end_is_not_forgotten_before_it_is_kept_where_a_quota_is_changed_at_that_moment(
     opened: Host, container: Container
 ) -> None:
-    """Killed right then, and started without the database, a scheduler did not look for it, and nobody told its end."""
+    """Killed right then, and started without the database, a scheduler did not look for it, and its end was lost."""
     store, id_, row = await begun(opened, container)
     await store.flush()
     store.container(id_, finished_at=timezone.now())
@@ -154,7 +154,7 @@ async def test_quota_that_docker_has_had_given_is_not_followed_by_an_older_one(
 async def test_container_that_ended_without_the_database_holds_nothing_when_that_is_back(
     opened: Host, container: Container
 ) -> None:
-    """Its end was kept, and the scheduler killed before it had told that nothing is held any more."""
+    """Its end was kept, and the scheduler killed before it had recorded that nothing is held any more."""
     store, id_ = await opened({CARD.uuid: CARD}), str(container.pk)
     await query(Container.objects.filter(pk=container.pk).update, node=store.here)
     await store.promises.make(container, {CARD.uuid: 1 << 30}, within_allowance=False)

@@ -60,7 +60,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, steps: int, act: Callable[[], object
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_grant_that_is_cut_off_is_told_again_or_never_was(
+def test_grant_that_is_cut_off_is_sent_again_or_never_was(
     page: LeasePage, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     lease = Lease(page[0], 0)
@@ -107,7 +107,7 @@ def test_what_was_measured_is_known_to_the_next_scheduler_and_given_back(
     assert (after.granted, after.used) == (4, 4)
 
 
-def test_grant_that_was_heard_is_not_told_again(page: LeasePage) -> None:
+def test_grant_that_was_heard_is_not_sent_again(page: LeasePage) -> None:
     Lease(page[0], 0).grant(10)
     page[0].accept(10)
     after = taken_over(page)

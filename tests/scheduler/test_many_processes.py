@@ -23,7 +23,7 @@ from tests.support.raw import Elsewhere
 __all__ = ["host"]
 
 
-# Each child says HELLO, and hangs up if it is told so. All of them live until a line comes, and die at one moment.
+# Each child says HELLO, and hangs up if it is asked to. All of them live until a line comes, and die at one moment.
 PROCESSES = """
 import os, signal, sys
 from pathlib import Path

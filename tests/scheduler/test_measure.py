@@ -21,7 +21,7 @@ HOLD = ("--hold", "600")
 async def past_the_shim(process: Process, size: str) -> None:
     process.takes_past_the_shim(int(size))
     process.say("holds")
-    await process.told.wait()
+    await process.terminated.wait()
 
 
 async def got_past(host: InProcess) -> Container:
@@ -47,7 +47,7 @@ async def test_memory_of_a_program_outside_is_foreign_and_comes_off_the_capacity
 async def test_who_waits_for_foreign_memory_waits_on_for_a_new_scheduler_that_has_not_seen_it_yet(
     host: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be given what is not there, and its program be told that the card is full."""
+    """It would be given what is not there, and its program would find the card full."""
     outside = host.outside(GIB)
     await host.eventually(lambda: host.up.broker.state.gpus[_gpu(host)].capacity == 4 * GIB - CONTEXT)
     waiter = await host.launch("workload", "--bytes", "4GiB", gpu_memory=5 * GIB)
@@ -77,8 +77,8 @@ async def test_process_that_got_past_the_shim_is_shown_as_uncapped(host: InProce
     for _ in range(2):
         await host.settle()
     claim, gpu = await host.claim(container), await query(Gpu.objects.get)
-    told = [(each["used"], each["real"], each["uncapped"]) for each in claim.processes]
-    assert told == [(0, GIB + CONTEXT, True)]
+    shown = [(each["used"], each["real"], each["uncapped"]) for each in claim.processes]
+    assert shown == [(0, GIB + CONTEXT, True)]
     assert (claim.unexplained, gpu.foreign) == (GIB + CONTEXT, GIB + CONTEXT)
 
 
@@ -96,12 +96,12 @@ async def test_process_that_was_quicker_than_the_word_of_its_containers_start_is
     assert [event.bytes for event in await host.events(container, "bypass")] == [GIB + CONTEXT]
 
 
-async def test_container_that_got_past_the_shim_is_told_of_once_and_ended_if_configured(
+async def test_container_that_got_past_the_shim_is_reported_once_and_ended_if_configured(
     host: InProcess, settings: Settings
 ) -> None:
     container = await got_past(host)
-    (told,) = await host.eventually(lambda: host.events(container, "bypass"))
-    assert told.bytes == GIB + CONTEXT
+    (events,) = await host.eventually(lambda: host.events(container, "bypass"))
+    assert events.bytes == GIB + CONTEXT
     assert (await host.get(container)).state == "running"
     await host.stop()
     await host.start()  # which sees the same, and is not the first
@@ -220,7 +220,7 @@ async def test_samples_are_written_each_second_for_containers_and_cards(host: In
     assert whole.used == GIB + CONTEXT
 
 
-async def test_who_computes_is_told_and_who_only_holds_is_not(host: InProcess) -> None:
+async def test_who_computes_is_reported_and_who_only_holds_is_not(host: InProcess) -> None:
     words = ("workload", "--bytes", "64MiB", "--chunks", "1")
     computing = await host.launch(*words, "--compute", "600", gpu_memory=GIB)
     holding = await host.launch(*words, *HOLD, gpu_memory=GIB)

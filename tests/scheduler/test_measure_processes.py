@@ -58,14 +58,14 @@ async def test_context_on_a_full_card_is_what_was_measured_before_and_is_measure
     assert not host.up.gpus.unmeasured
 
 
-async def test_who_computes_is_told_and_who_only_holds_is_not(host: Host) -> None:
+async def test_who_computes_is_reported_and_who_only_holds_is_not(host: Host) -> None:
     words = ("workload", "--bytes", "64MiB", "--chunks", "1")
     computing = await host.launch(*words, "--compute", "600", "--ahead", "500", gpu_memory=GIB)
     holding = await host.launch(*words, "--hold", "600", gpu_memory=GIB)
     await host.says(holding, "holding")
 
-    def told() -> bool:
+    def reported() -> bool:
         return UsageSample.objects.filter(container=computing, utilisation=100).exists()
 
-    await eventually(lambda: query(told))
+    await eventually(lambda: query(reported))
     assert not await query(UsageSample.objects.filter(container=holding, utilisation__gt=0).exists)

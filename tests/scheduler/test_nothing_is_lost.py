@@ -85,7 +85,7 @@ async def test_launch_that_is_called_off_keeps_its_socket_until_that_is_written(
         tried.set()
         raise OperationalError("database or disk is full")
 
-    monkeypatch.setattr(host.up.containers, "told", lambda status: None)
+    monkeypatch.setattr(host.up.containers, "apply_status", lambda status: None)
     monkeypatch.setattr(host.engine, "launch", late)
     program = "exec workload --bytes 1GiB --hold 600"
     words = f"echo began; while [ ! -e {go} ]; do sleep 0.02; done; {program}"
@@ -104,7 +104,7 @@ async def test_launch_that_is_called_off_keeps_its_socket_until_that_is_written(
     assert (await host.until(container, "killed")).reason == "Killed by the appliance."
 
 
-async def test_kill_that_is_cut_off_after_it_acted_is_told_as_done_with_its_reason(
+async def test_kill_that_is_cut_off_after_it_acted_is_reported_as_done_with_its_reason(
     host: InProcess, monkeypatch
 ) -> None:
     container = await host.launch("sleep", "600")
@@ -209,12 +209,12 @@ async def test_death_between_two_batches_tells_no_end_twice(host: InProcess, mon
     write = write_behind.write_batch
 
     def dies_after_the_end(*arguments: Any) -> None:
-        if told:
+        if reported:
             raise OperationalError("it was killed")
-        told.extend(each for each in arguments[1] if each.event.kind == "ended")
+        reported.extend(each for each in arguments[1] if each.event.kind == "ended")
         write(*arguments)
 
-    told: list[Any] = []
+    reported: list[Any] = []
     go = host.home / "go"
     container = await host.launch("sh", "-c", f"while [ ! -e {go} ]; do sleep 0.02; done")
     async with host.up.store._flushing:
@@ -223,7 +223,7 @@ async def test_death_between_two_batches_tells_no_end_twice(host: InProcess, mon
         await host.eventually(lambda: host.up.broker.live_containers.get(str(container.pk)) is None)
         for _ in range(2):
             host.up.store.event("accepted", str(container.pk))
-    await host.eventually(lambda: told)
+    await host.eventually(lambda: reported)
     host.writes_no_more()
     await host.stop()
     monkeypatch.undo()

@@ -22,7 +22,7 @@ NAP = ["sleep", "20"]
 
 
 async def fails_at_first(process: Process, again: str = "") -> int:
-    """With exit code 3 unless it is told otherwise."""
+    """With exit code 3 unless the test sets another."""
     return int(again or 3)
 
 
@@ -81,16 +81,16 @@ async def test_launch_begins_when_its_whole_quota_is_free_and_takes_nothing_befo
     first = await plan(inprocess, gpu_memory=3 * GIB, name="first")
     second = await plan(inprocess, gpu_memory=3 * GIB, name="second")
 
-    async def told() -> bool:
+    async def shown() -> bool:
         return (await row(second)).place == 2
 
-    await inprocess.eventually(told)
+    await inprocess.eventually(shown)
     by = r"At \d\d:\d\d UTC at the latest, by the time limits of those that run\."
     assert re.fullmatch(r"Starts when 3 GiB is free on one GPU \(now 1\.\d+ GiB\)\. " + by, (await row(first)).waits)
     assert await runs(first) == []
-    told, _ = foresee(inprocess.up.broker, {"gpu_memory": 3 * GIB, "owner": "eve"})
-    assert told["behind"] == [str(holder.pk)]
-    assert "first waits already" in told["message"]
+    forecast, _ = foresee(inprocess.up.broker, {"gpu_memory": 3 * GIB, "owner": "eve"})
+    assert forecast["behind"] == [str(holder.pk)]
+    assert "first waits already" in forecast["message"]
     await inprocess.command("kill", holder)
     await inprocess.eventually(lambda: len(inprocess.up.broker.live_containers) == 1)
     await inprocess.passes(10)

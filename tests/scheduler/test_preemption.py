@@ -91,7 +91,7 @@ async def eventually_events(host: InProcess, container: Container, *kinds: str) 
 
 async def test_without_host_memory_to_spare_it_stays(lab: InProcess) -> None:
     container = await notebook(lab)
-    lab.up.swapping.budget = GIB  # the core has not been told
+    lab.up.swapping.budget = GIB  # the core has not been informed
     await lab.start_launch(*WORDS, gpu_memory=4 * GIB)
     (event,) = await eventually_events(lab, container, "not_moved")
     assert "of the 1 GiB that may be used for this" in event.detail
@@ -178,7 +178,7 @@ async def test_a_failed_checkpoint_ends_it_with_its_reason(lab: InProcess) -> No
     await lab.until(other, "exited")
 
 
-async def test_a_resume_that_was_told_is_kept_by_the_next_scheduler(lab: InProcess) -> None:
+async def test_a_resume_that_was_recorded_is_kept_by_the_next_scheduler(lab: InProcess) -> None:
     """While another is moved nothing of it had been written, and it stayed out until it computed by itself."""
     container = await notebook(lab)
     _, other = await gives_way(lab, container)

@@ -24,13 +24,13 @@ from tests.support.cuda import *
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGUSR2])
 cuda, size = Cuda(), int(sys.argv[1])
 address = cuda.alloc(size)
-told = hashlib.sha256(b"told").digest() * (MIB // 32)
-cuda.write(address + size - MIB, told)
+written = hashlib.sha256(b"written").digest() * (MIB // 32)
+cuda.write(address + size - MIB, written)
 print("holding", flush=True)
 for cell in range(1, 10):
     if signal.sigwait([signal.SIGUSR1, signal.SIGUSR2]) == signal.SIGUSR2:
         cuda.free(cuda.alloc(MIB))
-    assert cuda.read(address + size - MIB, MIB) == told
+    assert cuda.read(address + size - MIB, MIB) == written
     print(f"cell {cell} is right", flush=True)
 """
 WORDS = ("workload", "--bytes", "3GiB", "--check", "1MiB")

@@ -80,7 +80,7 @@ async def test_one_that_is_ended_meanwhile_can_still_save_what_is_on_its_card(
         process.deaf = True
         await process.alloc(3 * GIB)
         process.say("holding")
-        await process.told.wait()
+        await process.terminated.wait()
         await process.compute(0.001)
         process.say("saved")
         return 0
@@ -157,7 +157,7 @@ async def test_a_host_that_is_short_of_descriptors_keeps_nobody_from_giving_way_
 
 
 async def server(process: Process) -> None:
-    """A notebook's: it holds nothing, and starts its kernel, and another one when it is told to."""
+    """A notebook's: it holds nothing, and starts its kernel, and another one when it is asked to."""
     while True:
         process.fork(programs.notebook, str(3 * GIB))
         await process.asked.get()

@@ -123,7 +123,7 @@ async def test_memory_of_a_program_that_execs_another_without_cuda_comes_back(ho
     assert (await host.get(container)).state == "running"
 
 
-async def test_grant_to_a_lost_connection_ends_the_wait_that_was_told(host: InProcess) -> None:
+async def test_grant_to_a_lost_connection_ends_the_wait_that_was_recorded(host: InProcess) -> None:
     holder = await host.launch("workload", "--bytes", "3GiB", "--hold", "600", gpu_memory=4 * GIB)
     await host.says(holder, "holding")
     container, directory = await _socket_dir(host, gpu_memory=4 * GIB)
@@ -135,13 +135,13 @@ async def test_grant_to_a_lost_connection_ends_the_wait_that_was_told(host: InPr
     await host.command("kill", holder)
     await host.until(container, "running")
     await host.up.store.flush()
-    told = [event.kind for event in await host.events(container, "suspended", "resumed")]
-    assert told == ["suspended", "resumed"]
+    kinds = [event.kind for event in await host.events(container, "suspended", "resumed")]
+    assert kinds == ["suspended", "resumed"]
     live = host.up.broker.live_containers[str(container.pk)]
     assert [live.granted(gpu) for gpu in live.quota] == [0]
 
 
-async def test_grant_that_is_lost_with_its_connection_is_told_again_and_counted_once(host: InProcess) -> None:
+async def test_grant_that_is_lost_with_its_connection_is_sent_again_and_counted_once(host: InProcess) -> None:
     container, directory = await _socket_dir(host, gpu_memory=2 * GIB)
     raw = await asyncio.to_thread(Raw, directory)
     await asyncio.to_thread(raw.hello)
@@ -205,7 +205,7 @@ async def test_memory_is_free_again_after_kills(host: InProcess) -> None:
     assert host.up.broker.state.containers[live.id].leased.get(gpu, 0) == 0
 
 
-# Its child keeps the connection that it made, and says HELLO once it is told to.
+# Its child keeps the connection that it made, and says HELLO once it is asked to.
 THIEF = """
 import os, sys
 from pathlib import Path
@@ -226,7 +226,7 @@ print(connector, flush=True)
 
 
 def started_as(pid: int, directory: Path) -> Elsewhere:
-    """An attacker starts processes until the pid comes round; here the kernel is told which is next."""
+    """An attacker starts processes until the pid comes round; here the test sets which is next."""
     last = Path("/proc/sys/kernel/ns_last_pid")
     deadline = time.monotonic() + PATIENCE  # others start processes, too
     while time.monotonic() < deadline:

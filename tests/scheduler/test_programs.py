@@ -48,7 +48,7 @@ def asked(*command: str, **more: Any) -> dict[str, Any]:
     return {"command": list(command), "interactive": True, "tty": False, "rows": 24, "columns": 80, **more}
 
 
-async def told(line: Line) -> list[tuple[FrameKind, bytes]]:
+async def frames_of(line: Line) -> list[tuple[FrameKind, bytes]]:
     """All frames, with all output taken."""
     frames = []
     async with asyncio.timeout(PATIENCE):
@@ -64,7 +64,7 @@ async def told(line: Line) -> list[tuple[FrameKind, bytes]]:
 
 async def test_output_errors_exit_code_and_the_end_come_in_this_order(container: UUID, tmp_path: Path) -> None:
     line = await dial(tmp_path, container, asked("sh", "-c", "echo out; echo wrong >&2; exit 7"))
-    frames = await told(line)
+    frames = await frames_of(line)
     assert sorted(frames[:-2]) == [(FrameKind.OUTPUT, b"out\n"), (FrameKind.ERRORS, b"wrong\n")]
     assert frames[-2:] == [(FrameKind.EXIT, struct.pack("!i", 7)), (FrameKind.END, b"")]
 
@@ -80,7 +80,7 @@ async def test_who_takes_nothing_is_sent_no_more_than_the_window_and_others_are_
             seen += len(frame[1])
     assert frame is not None  # it was not cut off
     assert WINDOW <= seen < WINDOW + PAYLOAD_LIMIT
-    frames = await told(await dial(tmp_path, container, asked("echo", "meanwhile")))
+    frames = await frames_of(await dial(tmp_path, container, asked("echo", "meanwhile")))
     assert frames[0] == (FrameKind.OUTPUT, b"meanwhile\n")
     assert runs("yes", "stands-still")
     await still.close()

@@ -119,16 +119,16 @@ async def test_one_whose_rank_stands_still_holds_up_others_for_a_moment_only(
     pids = sorted(lab.up.computing.pids(str(one.pk)))
     os.kill(pids[0], signal.SIGSTOP)
 
-    async def told() -> str:
+    async def reported() -> str:
         return (await lab.get(one)).no_turns
 
-    while not (why := await told()):
+    while not (why := await reported()):
         await goes_on(lab, two)
     assert str(pids[0]) in why
     await goes_on(lab, two)
     os.kill(pids[0], signal.SIGCONT)
     await goes_on(lab, one, two)
-    while await told():
+    while await reported():
         await goes_on(lab, one)
     assert standing(lab, one).had > 0
 

@@ -86,7 +86,7 @@ async def test_a_holder_is_moved_in_time_and_comes_back_when_there_is_room(lab: 
     assert (await lab.get(bobs)).state == "running"
 
 
-async def test_whoever_cannot_be_moved_is_foretold_and_it_begins_short(lab: InProcess) -> None:
+async def test_whoever_cannot_be_moved_is_announced_before_and_it_begins_short(lab: InProcess) -> None:
     bobs = await lab.launch(*HOLDS, gpu_memory=4 * GIB, owner="bob", guaranteed=True)
     await lab.says(bobs, "holding")
     begins = await reserve(lab, after=1800)

@@ -1,4 +1,4 @@
-"""The scheduler ends, and no program does; the next one takes over what it finds, and what is told goes on.
+"""The scheduler ends, and no program does; the next one takes over what it finds, and what is reported goes on.
 
 Killed and stopped as a process: test_restart_processes.py.
 """
@@ -36,7 +36,7 @@ async def times_suspended(host: InProcess, container: Container) -> int:
     return len(await host.events(container, "suspended"))
 
 
-async def waits_as_told(host: InProcess, waiter: Container) -> None:
+async def waits_as_recorded(host: InProcess, waiter: Container) -> None:
     """A report has the same seconds of waiting as its row."""
     later = clock.now() + timedelta(hours=1)  # a wait that does not end would go on until then
     found = await query(report, later - timedelta(hours=2), later, "container")
@@ -55,7 +55,7 @@ async def test_allocations_inside_the_lease_go_on_without_a_scheduler_and_others
         await process.asked.get()
         await more(process)
         process.fork(more)
-        await process.told.wait()
+        await process.terminated.wait()
 
     container = await host.launch(allocates, gpu_memory=2 * GIB)
     await host.says(container, "holding")
@@ -83,20 +83,20 @@ async def test_container_that_ended_meanwhile_is_seen(host: InProcess) -> None:
     assert event.at < seen_from  # a report charges until then, and not until the next scheduler
 
 
-async def test_memory_that_came_back_meanwhile_is_told(host: InProcess) -> None:
+async def test_memory_that_came_back_meanwhile_is_reported(host: InProcess) -> None:
     async def frees(process: Process) -> None:
         await process.alloc(GIB)
         await process.asked.get()
         await process.free(GIB)
         process.say("back")
-        await process.told.wait()
+        await process.terminated.wait()
 
     container = await host.launch(frees, gpu_memory=2 * GIB)
 
     async def said() -> int | None:
         await host.settle()
-        told = [event.used_after for event in await host.events(container) if event.used_after is not None]
-        return told[-1] if told else None
+        sizes = [event.used_after for event in await host.events(container) if event.used_after is not None]
+        return sizes[-1] if sizes else None
 
     await asyncio.sleep(2)
     used = await said()
@@ -126,14 +126,14 @@ async def test_wait_that_goes_on_under_another_scheduler_is_one_wait_in_a_report
         await host.eventually(asked_again)
     await host.command("kill", holder)
     await host.says(waiter, "holding")
-    await waits_as_told(host, await host.until(waiter, "running"))
+    await waits_as_recorded(host, await host.until(waiter, "running"))
 
 
 async def test_wait_that_nobody_asks_for_again_ends_in_a_report_when_it_does_on_the_screen(host: InProcess) -> None:
     async def two_wait(process: Process) -> None:
         for _ in range(2):
             process.fork(workload, "--bytes", "3GiB")
-        await process.told.wait()
+        await process.terminated.wait()
 
     await full(host)
     waiter = await host.launch(two_wait, gpu_memory=4 * GIB)
@@ -147,10 +147,10 @@ async def test_wait_that_nobody_asks_for_again_ends_in_a_report_when_it_does_on_
     await host.up.store.flush()
     waiter = await host.get(waiter)
     assert waiter.suspended_since is None
-    await waits_as_told(host, waiter)
+    await waits_as_recorded(host, waiter)
 
 
-async def test_what_another_engine_runs_is_not_told_as_removed_and_waited_for(host: InProcess) -> None:
+async def test_what_another_engine_runs_is_not_reported_as_removed_and_waited_for(host: InProcess) -> None:
     """As if GPUSHARE_ENGINE had been changed: nobody here sees it."""
     container = await host.launch("sleep", "600")
     await host.stop()
@@ -158,10 +158,10 @@ async def test_what_another_engine_runs_is_not_told_as_removed_and_waited_for(ho
     await query(here.update, engine="docker")
     starting = asyncio.create_task(host.start())
 
-    async def told() -> str:
+    async def engine_error() -> str:
         return str((await query(Node.objects.get)).engine_error)
 
-    error = await host.eventually(told)
+    error = await host.eventually(engine_error)
     assert (
         f"1 container ({container.name}) may live with the engine docker, of which process sees nothing. Start the "
         "scheduler with GPUSHARE_ENGINE=docker"
@@ -184,7 +184,7 @@ async def test_policy_that_an_admin_has_chosen_is_that_of_the_next_scheduler(hos
     assert host.up.broker.state.policy == "fifo"
 
 
-async def test_warning_that_its_time_is_nearly_over_is_told_once(host: InProcess) -> None:
+async def test_warning_that_its_time_is_nearly_over_is_sent_once(host: InProcess) -> None:
     container = await host.launch("sleep", "6000", ttl_seconds=1000.0)
     await host.passes(945)
     assert len(await host.events(container, "warned")) == 1

@@ -57,12 +57,12 @@ async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_r
     second = await host.launch("workload", "--bytes", "3GiB", *HOLD, gpu_memory=4 * GIB)
     second = await host.until(second, "suspended")
 
-    told = [len(await host.events(container, "suspended")) for container in (first, second)]
+    counts = [len(await host.events(container, "suspended")) for container in (first, second)]
     await scheduler.kill()
     begun_anew = timezone.now()  # by the next one at the earliest
     await scheduler.start()
 
-    for container, before in zip((first, second), told, strict=True):
+    for container, before in zip((first, second), counts, strict=True):
         await asked_again(host, container, before)  # who connects again first would else be the only one to be served
     assert (await host.get(holder)).state == "running"
     for before in (first, second):

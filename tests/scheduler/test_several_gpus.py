@@ -65,7 +65,7 @@ async def test_each_gpu_of_a_container_has_its_own_quota(two: InProcess) -> None
     async def on_both(process: Process) -> None:
         for gpu in "01":
             process.fork(workload, "--gpu", gpu, "--bytes", "900MiB", *HOLD)
-        await process.told.wait()
+        await process.terminated.wait()
 
     container = await two.launch(on_both, gpu_memory=GIB, gpu_count=2)
     await two.eventually(lambda: two.log(container).count("holding") == 2)
@@ -84,7 +84,7 @@ async def test_waiting_on_one_gpu_does_not_stop_the_other(two: InProcess) -> Non
     assert (await two.get(waiter)).state == "suspended"
 
 
-async def test_a_wait_is_told_of_the_gpu_that_it_is_for(two: InProcess) -> None:
+async def test_a_wait_names_the_gpu_that_it_is_for(two: InProcess) -> None:
     uuids = await query(lambda: list(Gpu.objects.values_list("uuid", flat=True)))
     holder = await two.launch("workload", "--bytes", "1500MiB", *HOLD, gpu_memory=2 * GIB, gpu_uuids=uuids[1:])
     await two.says(holder, "holding")
@@ -118,7 +118,7 @@ async def test_release_on_one_gpu_is_seen_though_the_socket_was_full_of_those_on
                 process.socket.send(pack(Frame(Type.RELEASED, 0)))
         except BlockingIOError:
             process.page[1].release(3 * GIB)  # the shim drops what it cannot send
-        await process.told.wait()
+        await process.terminated.wait()
 
     both = await larger.launch(floods, gpu_memory=4 * GIB, gpu_count=2)
     await larger.says(both, "has it")
@@ -151,7 +151,7 @@ async def test_what_is_left_of_a_container_when_one_of_its_gpus_is_gone_stays_co
             await process.need(GIB, 1 - slot)
         except OutOfMemory as error:
             process.say(f"refused: {error.code!r}")
-        await process.told.wait()
+        await process.terminated.wait()
 
     first, second = await query(lambda: list(Gpu.objects.order_by("index")))
     left = second.uuid

@@ -148,7 +148,7 @@ async def moved(host: InProcess) -> Container:
 
 
 async def not_restored(host: InProcess, container: Container) -> int:
-    """How often that was told, once it was again."""
+    """How often that was reported, once it was again."""
     await host.eventually(lambda: host.up.broker.live_containers[str(container.pk)].not_restored)
     await host.up.store.flush()
     return len(await host.events(container, "not_restored"))
@@ -170,7 +170,7 @@ async def is_lost(host: InProcess, container: Container) -> Container:
     return found
 
 
-async def test_a_restore_that_the_driver_refuses_is_told_at_once(lab: InProcess, refused: None) -> None:
+async def test_a_restore_that_the_driver_refuses_is_reported_at_once(lab: InProcess, refused: None) -> None:
     container = await moved(lab)
     found = await is_lost(lab, container)
     assert found.swapped > GIB

@@ -21,7 +21,7 @@ GPU = "GPU-0"
 
 
 class Desk:
-    """A broker's clock, live containers, and the store that the figures are told to."""
+    """A broker's clock, live containers, and the store that the figures go to."""
 
     def __init__(self, *names: str) -> None:
         self.at = 100.0
@@ -46,8 +46,8 @@ class Desk:
         pids = {name: pid for pid, name in enumerate(self.live_containers)}
         for name, live in self.live_containers.items():
             live.sessions = {1: SimpleNamespace(pid=pids[name], ended=False)}  # type: ignore[dict-item]
-        told = None if busy.get("none") else {pids[name]: load for name, load in busy.items()}
-        found = self.shares.look({GPU: Reading(used=0, processes={}, busy=told)})
+        loads = None if busy.get("none") else {pids[name]: load for name, load in busy.items()}
+        found = self.shares.look({GPU: Reading(used=0, processes={}, busy=loads)})
         return {container: part for (container, _), part in found.items()}
 
 
@@ -66,9 +66,9 @@ def test_a_minute_forgets_and_a_life_does_not() -> None:
     for second in range(101):
         desk.counted["a"] = (0.4 * second, 0.3 * second)
         desk.look(a=50 if second else 0)
-    told = desk.claims["a"]
-    assert [told[name] for name in ("had", "due", "held_back")] == [50.0, 40.0, 30.0]
-    assert [told[f"{name}_lately"] for name in ("had", "due", "held_back")] == [30.0, 24.0, 18.0]
+    claim = desk.claims["a"]
+    assert [claim[name] for name in ("had", "due", "held_back")] == [50.0, 40.0, 30.0]
+    assert [claim[f"{name}_lately"] for name in ("had", "due", "held_back")] == [30.0, 24.0, 18.0]
 
 
 def test_no_minute_is_longer_than_a_minute_however_the_looks_fall() -> None:
@@ -111,7 +111,7 @@ def computed(seen: dict[int, int], looks: list[float]) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("apart", [0.1, 0.25, 1.0, 2.5])
-def test_what_two_computed_by_turns_is_told_whenever_one_looks(apart: float) -> None:
+def test_what_two_computed_by_turns_is_reported_whenever_one_looks(apart: float) -> None:
     looks = [(number + 1) * apart for number in range(int(20 / apart))]
     seen = {200_000 * number: 7 if number % 4 else 8 for number in range(1, 100)}
     assert computed(seen, looks) == {7: pytest.approx(15, abs=1.5), 8: pytest.approx(5, abs=1)}
@@ -128,7 +128,7 @@ def test_what_was_idle_for_long_is_not_counted_as_computed_once_somebody_compute
 @pytest.mark.parametrize("late", [0.05, 0.3, 0.55, 0.8])
 @pytest.mark.parametrize("apart", [0.25, 1.0, 2.5])
 @pytest.mark.parametrize(("period", "every"), [(0.2, 5), (0.2, 4.5), (1 / 6, 6), (1.03, 3.3)])
-def test_what_bursts_take_is_told_whenever_one_asks(period: float, every: float, apart: float, late: float) -> None:
+def test_what_bursts_take_is_reported_whenever_one_asks(period: float, every: float, apart: float, late: float) -> None:
     """However long before one asks they were: NVML's mean is of the idle time after them, too."""
     nvml, busyness, had = Nvml(), Busyness(100.0), 0.0
     nvml.seen = {int((100 + period * n) * 1e6): 7 if n % every < 1 else 0 for n in range(int(120 / period))}

@@ -50,11 +50,11 @@ async def _no_descriptors(*_: object) -> None:
 async def test_weight_and_limit_change_while_it_runs(host: InProcess) -> None:
     container = await host.launch("sleep", "600", compute_limit=30)
     assert (container.compute_weight, container.compute_limit) == (100, 30)
-    told = []
-    host.scheduler.steering.share_changed = lambda it: told.append((it.priority, it.compute_weight, it.compute_limit))
+    calls = []
+    host.scheduler.steering.share_changed = lambda it: calls.append((it.priority, it.compute_weight, it.compute_limit))
     assert (await host.command("change", container, compute_weight=300)).outcome == "done"
     assert (await host.command("change", container, compute_limit=None, priority=5)).outcome == "done"
-    assert told == [(0, 300, 30), (5, 300, None)]
+    assert calls == [(0, 300, 30), (5, 300, None)]
     now = await host.get(container)
     assert (now.priority, now.compute_weight, now.compute_limit) == (5, 300, None)
 
@@ -189,7 +189,7 @@ async def asks(process: Process) -> None:
     """Has one call only, where a program begins with one for its context."""
     await process.need(3 * GIB)
     process.say("has it")
-    await process.told.wait()
+    await process.terminated.wait()
 
 
 async def test_place_given_by_an_admin_lasts_from_one_call_to_the_next(host: InProcess) -> None:

@@ -90,7 +90,7 @@ async def test_locked_database_delays_no_decision_and_loses_nothing(host: InProc
     assert (await query(Node.objects.get)).driver == "another"
 
 
-async def test_failed_write_is_tried_again_with_everything_told_meanwhile(host: InProcess, monkeypatch) -> None:
+async def test_failed_write_is_tried_again_with_everything_recorded_meanwhile(host: InProcess, monkeypatch) -> None:
     container = await _bystander()
     failures = iter([OperationalError("disk full"), OperationalError("disk full")])
     write = write_behind.write_batch
@@ -174,8 +174,8 @@ async def test_what_was_lost_with_its_node_stays_so_whatever_that_brings_later(a
     await again.close()
     found = await query(Container.objects.get, pk=container.pk)
     assert (found.reason, found.paused_at, found.exit_code) == ("Lost with its node.", None, None)
-    told = await query(lambda: list(AllocationEvent.objects.order_by("id").values_list("detail", flat=True)))
-    assert told == ["Lost with its node.", "exit code 0"]
+    events = await query(lambda: list(AllocationEvent.objects.order_by("id").values_list("detail", flat=True)))
+    assert events == ["Lost with its node.", "exit code 0"]
 
 
 async def test_node_that_is_removed_while_its_scheduler_starts_is_there_again(
@@ -198,7 +198,7 @@ async def test_node_that_is_removed_while_its_scheduler_starts_is_there_again(
 
 @pytest.fixture
 async def alone(database: None) -> AsyncIterator[Store]:
-    """A store without a scheduler: it writes when it is told to."""
+    """A store without a scheduler: it writes when it is asked to."""
     store = Store("alone")
     await store.open({}, {})
     yield store
@@ -216,12 +216,12 @@ async def _held_up(store: Store, writing: Coroutine[Any, Any, None]) -> tuple[th
 
 async def test_value_that_goes_back_while_it_is_being_written_goes_back_in_the_database(alone: Store) -> None:
     container = await _bystander()
-    told = partial(alone.container, str(container.pk))
-    told(paused_at=None)
+    write = partial(alone.container, str(container.pk))
+    write(paused_at=None)
     await alone.flush()
-    told(paused_at=timezone.now())
+    write(paused_at=timezone.now())
     go_on, writing = await _held_up(alone, alone.flush())
-    told(paused_at=None)
+    write(paused_at=None)
     go_on.set()
     await writing
     await alone.flush()
@@ -302,13 +302,13 @@ async def test_promise_makes_and_changes_claims(host: InProcess) -> None:
 
 async def test_row_that_the_database_will_never_take_does_not_hold_up_the_others(host: InProcess) -> None:
     container = await _bystander()
-    told_to = host.up.store
-    told_to.event("accepted", "00000000-0000-0000-0000-000000000000", size=1)  # no such container
-    told_to.event("accepted", str(container.pk), size=2)
-    told_to.container(str(container.pk), reason="told")
-    await host.eventually(lambda: not told_to.waiting)
+    store = host.up.store
+    store.event("accepted", "00000000-0000-0000-0000-000000000000", size=1)  # no such container
+    store.event("accepted", str(container.pk), size=2)
+    store.container(str(container.pk), reason="reported")
+    await host.eventually(lambda: not store.waiting)
     assert await query(AllocationEvent.objects.filter(container=container).count) == 1
-    assert (await query(Container.objects.get, pk=container.pk)).reason == "told"
+    assert (await query(Container.objects.get, pk=container.pk)).reason == "reported"
 
 
 async def test_text_that_cannot_be_encoded_takes_nothing_else_with_it(alone: Store) -> None:
@@ -316,10 +316,10 @@ async def test_text_that_cannot_be_encoded_takes_nothing_else_with_it(alone: Sto
     container = await _bystander()
     alone.event("accepted", str(container.pk), size=1, detail="\ud800")
     alone.event("accepted", str(container.pk), size=2)
-    alone.container(str(container.pk), reason="told")
+    alone.container(str(container.pk), reason="reported")
     await alone.flush()
     assert await query(_sizes, container) == [2]
-    assert (await query(Container.objects.get, pk=container.pk)).reason == "told"
+    assert (await query(Container.objects.get, pk=container.pk)).reason == "reported"
 
 
 async def test_word_that_the_database_will_never_take_leaves_no_command_open(alone: Store) -> None:

@@ -1,4 +1,4 @@
-"""What a container does too often is told in sums: each event is a row for ever. When it waited is not left to them."""
+"""What a container does too often goes into sums: each event is a row for ever. When it waited is not left to them."""
 
 import asyncio
 import random
@@ -22,34 +22,34 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 SESSION: Any = SimpleNamespace(pid=1)
 
 
-def test_the_first_is_told_by_itself_and_what_follows_in_one_sum_a_period() -> None:
-    told: list[tuple[SumKind, int, int]] = []
-    sums = Sums(10, lambda *sum_: told.append(sum_))
+def test_the_first_is_recorded_by_itself_and_what_follows_in_one_sum_a_period() -> None:
+    reported: list[tuple[SumKind, int, int]] = []
+    sums = Sums(10, lambda *sum_: reported.append(sum_))
     assert not sums.count(KIND, 5, now=0)
     for step in range(1000):
         assert sums.count(KIND, step, now=1 + step / 1000)
         sums.tick(1 + step / 1000)
-    assert told == []
+    assert reported == []
     sums.tick(10)
-    assert told == [(KIND, 1000, 999)]
+    assert reported == [(KIND, 1000, 999)]
     assert sums.count(KIND, 7, now=11), "it goes on"
     sums.tick(20)
-    assert told[1:] == [(KIND, 1, 7)]
+    assert reported[1:] == [(KIND, 1, 7)]
     sums.tick(30)
     assert not sums.count(KIND, 7, now=31), "a first one again"
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
-def test_what_was_counted_is_told_when_the_container_ends_and_kinds_are_apart() -> None:
-    told: list[tuple[SumKind, int, int]] = []
-    sums = Sums(10, lambda *sum_: told.append(sum_))
+def test_what_was_counted_is_recorded_when_the_container_ends_and_kinds_are_apart() -> None:
+    reported: list[tuple[SumKind, int, int]] = []
+    sums = Sums(10, lambda *sum_: reported.append(sum_))
     other = KIND._replace(container="d")
     for kind in (KIND, KIND, other, KIND._replace(reason="shortage"), other):
         sums.count(kind, 1, now=0)
     sums.end("c")
-    assert told == [(KIND, 1, 1)]
+    assert reported == [(KIND, 1, 1)]
     sums.tick(10)
-    assert told[1:] == [(other, 1, 1)]
+    assert reported[1:] == [(other, 1, 1)]
 
 
 async def test_a_thousand_calls_above_the_quota_are_a_few_rows(host: InProcess) -> None:
@@ -80,7 +80,7 @@ class Book:
     def __init__(self) -> None:
         self.now = 0.0
         self.rows: list[Event] = []
-        self.told: list[str] = []
+        self.recorded: list[str] = []
         self.records = Records(self, lambda: "fair", lambda: self.now)  # type: ignore[arg-type]
         self.live = LiveContainer("c", "c", {"g": GIB})
 
@@ -88,7 +88,7 @@ class Book:
         self, kind: str, container: str, *, gpu: str = "", waited: float = 0.0, detail: str = "", **_: Any
     ) -> None:
         self.rows.append(Event(START + timedelta(seconds=self.now), kind, 1 if gpu else None, None, waited))
-        self.told.append(f"{kind} {detail}".strip())
+        self.recorded.append(f"{kind} {detail}".strip())
 
     def granted(self, *, was_suspended: bool = False) -> None:
         grant = Granted(1, 1, "c", "g", 1, 0, 1.0 if was_suspended else 0.0, was_suspended)
@@ -100,16 +100,16 @@ def test_of_calls_that_are_granted_so_many_a_second_are_rows_and_the_rest_is_a_s
     book, budget = Book(), EVENTS_A_SECOND
     for _ in range(1000):
         book.granted()
-    assert book.told == ["accepted"] * budget
+    assert book.recorded == ["accepted"] * budget
     book.now = 20.0
     book.records.tick()
-    assert book.told[budget:] == [f"accepted {1000 - budget} more such calls in 10 s, this the largest."]
+    assert book.recorded[budget:] == [f"accepted {1000 - budget} more such calls in 10 s, this the largest."]
     book.granted()
-    assert book.told[-1] == "accepted"
+    assert book.recorded[-1] == "accepted"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_when_it_waited_is_true_however_many_of_its_waits_are_told(seed: int) -> None:
+def test_when_it_waited_is_true_however_many_of_its_waits_are_recorded(seed: int) -> None:
     """By what reports read: from the first call that waits to the last that goes on, granted, rejected or hung up."""
     lots, book, waiting = random.Random(seed), Book(), 0
     truth: list[Waited] = []
@@ -136,8 +136,8 @@ def test_when_it_waited_is_true_however_many_of_its_waits_are_told(seed: int) ->
     end = START + timedelta(seconds=book.now)
     if waiting:
         truth.append(Waited(since, end))
-    told = [span for span in trace(book.rows, end) if isinstance(span, Waited)]
-    assert told == [span for span in truth if span.end > span.start]
+    waits = [span for span in trace(book.rows, end) if isinstance(span, Waited)]
+    assert waits == [span for span in truth if span.end > span.start]
     assert len(book.rows) < 300, "of 400"
 
 

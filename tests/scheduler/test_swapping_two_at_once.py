@@ -213,7 +213,7 @@ async def test_a_process_that_comes_while_the_memory_leaves_gets_none_before_it_
         process.say("asks for memory")
         await process.alloc(MIB)
         process.say("late one has it")
-        await process.told.wait()
+        await process.terminated.wait()
 
     container = await notebook(host, GIB)
     host.driver.takes["checkpoint"] = LONG

@@ -41,7 +41,7 @@ async def test_what_could_not_be_closed_is_closed_later(monkeypatch: pytest.Monk
 
 
 async def test_container_that_ends_meanwhile_ends_once(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end was told, and then again at each look, because its socket could not be closed."""
+    """Its end was reported, and then again at each look, because its socket could not be closed."""
     container = await host.launch("sleep", "600")
     with monkeypatch.context() as short:
         none = NoThreads()

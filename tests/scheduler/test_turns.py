@@ -144,7 +144,7 @@ async def test_a_new_process_of_one_that_is_stopped_is_stopped_as_well(host: InP
         process.fork(workload, *words)
         await process.asked.get()
         process.fork(workload, *words)
-        await process.told.wait()
+        await process.terminated.wait()
 
     one = await computing(host, compute_weight=1000)
     two = await host.launch(one_more, *ALWAYS, gpu_memory=GIB)
@@ -160,7 +160,7 @@ async def test_a_new_process_of_one_that_is_stopped_is_stopped_as_well(host: InP
     assert await host.shares(one, two, seconds=10) == pytest.approx([10 / 11, 1 / 11], abs=0.03)
 
 
-async def test_one_that_cannot_be_stopped_is_told_of_and_holds_up_nobody(host: InProcess) -> None:
+async def test_one_that_cannot_be_stopped_is_reported_and_holds_up_nobody(host: InProcess) -> None:
     one, two = await computing(host), await computing(host)
     await take_turns(host, one, two)
     host.driver.faults["stop"] = HANGS
@@ -178,7 +178,7 @@ async def test_one_that_cannot_be_stopped_is_told_of_and_holds_up_nobody(host: I
     assert host.loop.time() - begun < LOCK_WITHIN
 
 
-async def test_where_the_driver_cannot_do_it_all_compute_at_once_and_it_is_told(host: InProcess) -> None:
+async def test_where_the_driver_cannot_do_it_all_compute_at_once_and_it_is_reported(host: InProcess) -> None:
     await host.stop()
     host.driver.why_not = why = "CUDA's checkpoint calls cannot be used here: the driver is for CUDA 12.4."
     await host.start()
@@ -202,22 +202,22 @@ async def test_a_scheduler_that_ends_leaves_nobody_stopped_and_what_is_found_loc
     await take_turns(host, *pair)
 
 
-async def test_why_it_takes_no_turns_is_told_no_longer_than_it_is_so(host: InProcess) -> None:
+async def test_why_it_takes_no_turns_is_reported_no_longer_than_it_is_so(host: InProcess) -> None:
     container = await host.launch("sleep", "600")
 
-    async def told() -> str:
+    async def no_turns() -> str:
         await host.up.store.flush()
         return (await host.get(container)).no_turns
 
     host.up.turns.report(str(container.pk), "It could not be stopped.")
-    assert await told() == "It could not be stopped."
+    assert await no_turns() == "It could not be stopped."
     await host.stop()
     await host.start()
     assert host.up.turns.failed == {str(container.pk)}  # nothing shows yet that turns reach it
-    assert await told() == "It could not be stopped."
+    assert await no_turns() == "It could not be stopped."
     await host.command("kill", container)
     await host.until(container, "killed")
-    assert await told() == ""
+    assert await no_turns() == ""
 
 
 async def test_a_first_memory_that_is_withheld_is_shown_as_a_wait(host: InProcess, monkeypatch) -> None:

@@ -57,7 +57,7 @@ async def of_many(host: InProcess, processes: int) -> tuple[Container, Part]:
     async def many(process: Process) -> None:
         for _ in range(processes):
             process.fork(workload, "--bytes", "4MiB", "--chunks", "1", "--hold", "6000")
-        await process.told.wait()
+        await process.terminated.wait()
 
     container = await host.launch(many, gpu_memory=2 * GIB)
     await host.eventually(lambda: host.log(container).count("holding") == processes)

@@ -82,8 +82,8 @@ async def test_change_that_was_cut_off_after_its_promise_tells_what_the_quota_wa
     change = await host.ask("change", container, gpu_memory=2 * GIB)
     await host.start()
     assert (await host.answer(change)).outcome == "done"
-    (told,) = await host.events(container, "quota")
-    assert told.detail == f"{GIB} to {2 * GIB} bytes"
+    (events,) = await host.events(container, "quota")
+    assert events.detail == f"{GIB} to {2 * GIB} bytes"
     assert list(host.up.broker.live_containers[str(container.pk)].quota.values()) == [2 * GIB]
 
 
@@ -152,7 +152,7 @@ async def test_socket_of_a_launch_that_is_under_way_is_not_taken_away_by_the_nex
     assert folder.exists()
 
 
-async def test_launch_that_is_killed_after_its_start_was_told_ends_once(host: InProcess, monkeypatch) -> None:
+async def test_launch_that_is_killed_after_its_start_was_reported_ends_once(host: InProcess, monkeypatch) -> None:
     """The engine can tell of it before the launch does: then its start is in the record, and so must be its end."""
     real, go_on = host.engine.launch, asyncio.Event()
 
@@ -174,11 +174,11 @@ async def test_launch_that_is_killed_after_its_start_was_told_ends_once(host: In
 
 
 async def test_launch_that_was_called_off_has_no_beginning(host: InProcess, monkeypatch) -> None:
-    """What the engine sees of it while it is being taken away is told by nobody."""
+    """What the engine sees of it while it is being taken away is not reported."""
     real = host.engine.launch
 
     async def late(launch: Launch, progress=None) -> Status:
-        monkeypatch.setattr(host.up.containers, "_started", lambda *_: pytest.fail("its start was told"))
+        monkeypatch.setattr(host.up.containers, "_started", lambda *_: pytest.fail("its start was reported"))
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -225,14 +225,14 @@ async def never_answered(host: InProcess, monkeypatch) -> tuple[Container, Comma
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr(host.up.containers, "told", lambda status: None)  # else a kill of it is one like any other
+    monkeypatch.setattr(host.up.containers, "apply_status", lambda status: None)  # else its kill is like any other
     monkeypatch.setattr(host.engine, "launch", late)
     container, launching = await host.start_launch("sh", "-c", "echo began; sleep 600")
     await host.says(container, "began")
     return container, launching
 
 
-async def test_launch_that_was_called_off_and_cut_off_is_told_as_killed_with_its_reason(
+async def test_launch_that_was_called_off_and_cut_off_is_reported_as_killed_with_its_reason(
     host: InProcess, monkeypatch
 ) -> None:
     """The scheduler dies while it takes away what the engine has made of it by then."""
@@ -298,15 +298,15 @@ async def test_paused_container_that_is_thawed_to_be_ended_was_not_resumed(host:
     paused = await host.command("pause", container)
     assert paused.outcome == "done", paused.message
     gently = await host.ask("kill", container, grace=60.0)
-    await host.eventually(host.process(container).told.is_set)
+    await host.eventually(host.process(container).terminated.is_set)
     await host.up.containers.reconcile()
     await host.command("kill", container)
     await host.answer(gently)
     assert [event.kind for event in await host.events(container)] == ["started", "paused", "killed", "ended"]
 
 
-# Told to end, it does so once there is such a file.
-SAVES = "trap 'echo told; while [ ! -e {0} ]; do sleep 0.05; done; echo saved; exit 0' TERM; echo ready; {1}"
+# Asked to end, it does so once there is such a file.
+SAVES = "trap 'echo asked; while [ ! -e {0} ]; do sleep 0.05; done; echo saved; exit 0' TERM; echo ready; {1}"
 FOREVER = "while :; do sleep 0.05; done"
 
 
@@ -331,7 +331,7 @@ async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_gra
     pausing = await host.ask("pause", container)
     await host.eventually(asked.is_set)
     killing = await host.ask("kill", container, grace=PATIENCE)
-    await host.says(container, "told")
+    await host.says(container, "asked")
     go_on.set()
     answer = await host.answer(pausing)
     (host.home / "end").touch()
@@ -344,7 +344,7 @@ async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_gra
 async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: InProcess) -> None:
     container = await saving(host)
     host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.", grace=PATIENCE)
-    await host.says(container, "told")
+    await host.says(container, "asked")
     answer = await host.command("pause", container)
     (host.home / "end").touch()
     assert (answer.outcome, "is being ended" in answer.message) == ("refused", True)
@@ -383,7 +383,7 @@ async def test_second_kill_of_a_launch_that_is_called_off_is_answered_when_nothi
     assert [left[each.pk] for each in kills] == [False] * 3
 
 
-async def test_kill_of_a_launch_of_which_something_is_left_is_not_told_as_done(host: InProcess, monkeypatch) -> None:
+async def test_kill_of_a_launch_of_which_something_is_left_is_not_shown_as_done(host: InProcess, monkeypatch) -> None:
     async def held(engine_id: str, **_: Any) -> None:
         raise EngineError("The kernel holds it.")
 

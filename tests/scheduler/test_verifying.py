@@ -17,7 +17,7 @@ from web.models import AuditEntry, Verification
 __all__ = ["host"]
 
 
-async def test_a_changed_row_is_found_and_told_until_it_is_as_it_was(
+async def test_a_changed_row_is_found_and_reported_until_it_is_as_it_was(
     host: Host, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PERIOD", 0.5)

@@ -17,7 +17,7 @@ HOLDS = ("workload", "--bytes", "3GiB", "--hold", "600")
 async def in_a_child(process: Process, *words: str) -> None:
     """The first process holds nothing, and goes on when its child has ended."""
     process.fork(workload, *words)
-    await process.told.wait()
+    await process.terminated.wait()
 
 
 async def _waiting(host: InProcess) -> Container:
@@ -54,7 +54,7 @@ async def test_wait_from_before_a_restart_runs_out_once(inprocess: InProcess) ->
     answers: list[Code] = []
 
     async def asks_twice(process: Process) -> None:
-        await process.told.wait()
+        await process.terminated.wait()
         for _ in range(2):
             try:
                 await process.need(MIB)
@@ -66,8 +66,8 @@ async def test_wait_from_before_a_restart_runs_out_once(inprocess: InProcess) ->
     container = await inprocess.launch(asks_twice, gpu_memory=4 * GIB, max_wait_seconds=5)
     live = inprocess.up.broker.live_containers[str(container.pk)]
     live.waited_since = live.suspended_since = inprocess.up.broker.now() - 6  # as after a restart
-    live.wait_told = True
-    inprocess.process(container).told.set()
+    live.wait_recorded = True
+    inprocess.process(container).terminated.set()
     await inprocess.eventually(lambda: len(answers) == 2)
     assert answers == [Code.SHORTAGE, Code.OK]
 

@@ -1,4 +1,4 @@
-"""Whatever holds up the loop is measured, and told with what it was."""
+"""Whatever holds up the loop is measured, and logged with what it was."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ def hold_up(watchdog: Watchdog, seconds: float) -> None:
     until(lambda: watchdog._seen is not None)
 
 
-async def test_what_held_up_the_loop_is_told_with_how_long_it_was(
+async def test_what_held_up_the_loop_is_reported_with_how_long_it_was(
     watchdog: Watchdog, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "scheduler.watchdog"):
@@ -81,7 +81,7 @@ async def test_what_held_up_the_loop_is_told_with_how_long_it_was(
     assert watchdog.worst == 0, "it is counted anew"
 
 
-def test_it_is_told_whether_the_scheduler_worked_or_stood(
+def test_it_is_reported_whether_the_scheduler_worked_or_stood(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one is a fault of ours; the other a busy machine, and who tries the demo there is to know that."""
@@ -104,11 +104,11 @@ def test_it_is_told_whether_the_scheduler_worked_or_stood(
 
 
 async def test_the_hosts_record_has_the_figure(host: InProcess) -> None:
-    async def told() -> float:
+    async def late() -> float:
         return float((await query(Node.objects.get)).late)
 
     host.loop.leap(3 * LATE)
-    assert 2 * LATE < await host.eventually(told) <= 3 * LATE
+    assert 2 * LATE < await host.eventually(late) <= 3 * LATE
 
 
 def test_a_look_at_a_thread_never_makes_all_stand_still() -> None:

@@ -78,7 +78,7 @@ async def events(host: InProcess, container: Container) -> list[str]:
     found = await host.events(container)
     assert len({(each.kind, each.at, each.bytes, each.gpu_id) for each in found}) == len(found)  # each once
     kinds = [each.kind for each in found if each.kind not in ("accepted", "freed")]
-    kinds.remove("started")  # told by the engine, and so before or after the first call
+    kinds.remove("started")  # reported by the engine, and so before or after the first call
     # A new scheduler tells once more of a wait that goes on.
     return [kind for before, kind in pairwise(["", *kinds]) if (before, kind) != ("suspended", "suspended")]
 
@@ -112,7 +112,7 @@ async def test_waits_and_ends_come_to_the_database_later_also_of_schedulers_that
     await is_whole(lab)
 
 
-async def test_end_that_a_power_cut_makes_this_host_forget_is_told_once(lab: InProcess, away: Event) -> None:
+async def test_end_that_a_power_cut_makes_this_host_forget_is_reported_once(lab: InProcess, away: Event) -> None:
     """What it knows is not synced where the database has it; and that comes back later than the scheduler."""
     first = await holding(lab, "first")
     await lab.says(first, "holding")

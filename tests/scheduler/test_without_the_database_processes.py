@@ -37,7 +37,7 @@ class Lab(Production):
             found = database.execute(asked, (name,)).fetchall()
         assert len(set(found)) == len(found), found  # each once, whatever it is
         kinds = [row[0] for row in found if row[0] not in ("accepted", "freed")]
-        kinds.remove("started")  # told by the engine, and so before or after the first call
+        kinds.remove("started")  # reported by the engine, and so before or after the first call
         # A new scheduler tells once more of a wait that goes on.
         return [kind for before, kind in pairwise(["", *kinds]) if (before, kind) != ("suspended", "suspended")]
 
@@ -161,7 +161,7 @@ def test_what_was_kept_for_another_database_is_not_sent_to_this_one(lab: Lab) ->
         assert ("resumed",) in file.execute("SELECT kind FROM event").fetchall()
 
 
-def test_clock_that_differs_from_the_databases_is_told_of(lab: Lab) -> None:
+def test_clock_that_differs_from_the_databases_is_reported(lab: Lab) -> None:
     lab.stop("scheduler")
     with psycopg.connect(lab.postgres.url) as database:  # the server's clock, as everybody sees it who asks for it
         database.execute("CREATE SCHEMA other")
@@ -172,10 +172,10 @@ def test_clock_that_differs_from_the_databases_is_told_of(lab: Lab) -> None:
         database.execute("ALTER ROLE gpushare SET search_path = other, pg_catalog, public")
     lab.start_scheduler()
 
-    def told() -> str:
+    def message() -> str:
         items = lab.api("GET", "attention/")["results"]
         return str(next((item["message"] for item in items if item["kind"] == "clock_wrong"), ""))
 
-    until(told)
-    assert "s behind the database's" in told()
-    assert abs(float(told().split(" is ")[1].split()[0]) - 7200) < 30
+    until(message)
+    assert "s behind the database's" in message()
+    assert abs(float(message().split(" is ")[1].split()[0]) - 7200) < 30

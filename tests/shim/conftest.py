@@ -65,5 +65,5 @@ def cuda(program: Callable[..., Program], grants: Grants) -> Program:
 
 @pytest.fixture
 def program(card: Card) -> Callable[..., Program]:  # noqa: F811
-    """Starts a program under the shim that does what it is told: `program(grants)`."""
+    """Starts a program under the shim that does what it is asked to: `program(grants)`."""
     return lambda grants, **env: Program(card, {**grants.env(), **env})

@@ -17,8 +17,8 @@ def wrong(world: World) -> str:
         return "more is held than there is"
     if world.accepted > world.granted:
         return "more was accepted than granted"
-    if world.told > world.most_used:
-        return f"a peak of {world.told} is told, and {world.most_used} were used"
+    if world.shown > world.most_used:
+        return f"a peak of {world.shown} is shown, and {world.most_used} were used"
     if world.at != "rest":
         return ""
     if not world.lives:
@@ -32,9 +32,9 @@ def wrong(world: World) -> str:
     if any(each.at != RUNS and each.at != WAITS for each in world.threads) or world.heard or world.said:
         return ""
     # Nobody is about to do anything: what the page says is what is so.
-    shown = max(world.told, world.taken + world.granted, world.peak[0] if unseen(world) else 0)
+    shown = max(world.shown, world.taken + world.granted, world.peak[0] if unseen(world) else 0)
     if shown < world.most_held:
-        return f"a peak of {world.most_held} is missed, and {shown} is told"
+        return f"a peak of {world.most_held} is missed, and {shown} is shown"
     waiting = [index for index, each in enumerate(world.threads) if each.at == WAITS]
     if not waiting and world.taken + world.granted != held(world):
         return f"{world.taken + world.granted} are used by the page, and {held(world)} in truth"

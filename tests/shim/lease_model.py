@@ -130,8 +130,8 @@ def reader(world: World) -> Iterator[World]:
 
 def _connect(world: World) -> World:
     """dial: HELLO, and Lease.said_hello."""
-    unheard = world.granted - world.accepted if world.broken != "told at take-over" else world.unheard
-    if world.broken == "not told again":
+    unheard = world.granted - world.accepted if world.broken != "sent at take-over" else world.unheard
+    if world.broken == "not sent again":
         unheard = 0
     world = world._replace(connected=True, unheard=unheard, heard=(), said=())
     for index, each in enumerate(world.threads):
@@ -211,12 +211,12 @@ def scheduler(world: World) -> Iterator[World]:
         case "Broker._granted: send":
             (index, size), *rest = world.queue
             heard = (*world.heard, (index, size)) if world.connected and world.threads[index].asked else world.heard
-            if world.broken == "told first":
-                world = world._replace(queue=tuple(rest), heard=heard, at="told: granted +=", before=size)
+            if world.broken == "sent first":
+                world = world._replace(queue=tuple(rest), heard=heard, at="answered: granted +=", before=size)
             else:
                 world = world._replace(queue=tuple(rest), heard=heard, at="serve", then="rest")
             yield world
-        case "told: granted +=":
+        case "answered: granted +=":
             size = world.before
             yield world._replace(leased=world.leased + size, granted=world.granted + size, at="serve", then="rest")
         case "Lease.charge: measured +=":
@@ -228,7 +228,7 @@ def scheduler(world: World) -> Iterator[World]:
             yield world._replace(read=world.peak, at="lease_take_peak: store look" if unseen(world) else "looked")
         case "lease_take_peak: store look":
             number = world.read[1] if world.broken != "seen unread" else world.peak[1]
-            yield world._replace(look=number, told=max(world.told, world.read[0]), at="looked")
+            yield world._replace(look=number, shown=max(world.shown, world.read[0]), at="looked")
         case "looked":
             yield _looked(world)
         case "lease_settle: limit = 0":
@@ -247,7 +247,7 @@ def scheduler(world: World) -> Iterator[World]:
             leased = world.bound + world.granted + world.measured
             if world.broken == "what was granted is forgotten":
                 leased = world.bound + world.accepted + world.measured
-            unheard = world.granted - world.accepted if world.broken == "told at take-over" else 0
+            unheard = world.granted - world.accepted if world.broken == "sent at take-over" else 0
             yield world._replace(leased=leased, unheard=unheard, pressure=False, at="serve", then="rest")
 
 
@@ -281,10 +281,10 @@ def unseen(world: World) -> bool:
 def _looked(world: World) -> World:
     """What is used now is seen as well. Where nobody is in the middle of a free, what was held before is history."""
     used = world.taken + world.granted
-    world = world._replace(at="rest", read=(0, 0), told=max(world.told, used))
+    world = world._replace(at="rest", read=(0, 0), shown=max(world.shown, used))
     if unseen(world) or any(each.at not in (RUNS, WAITS) for each in world.threads):
         return world
-    return world._replace(told=0, most_held=held(world), most_used=used)
+    return world._replace(shown=0, most_held=held(world), most_used=used)
 
 
 def _serve(world: World) -> World:
@@ -298,7 +298,7 @@ def _serve(world: World) -> World:
         return world._replace(neighbour=world.neighbour + fits[1], asks=0, queue=rest)
     if not world.connected or not world.threads[fits[0]].asked:
         return world._replace(queue=rest)  # whoever asked is not there any more
-    send_first = world.broken == "told first"
+    send_first = world.broken == "sent first"
     at = "Broker._granted: send" if send_first else "Lease.grant: granted +="
     return world._replace(queue=(fits, *rest), at=at)
 

@@ -57,7 +57,7 @@ class World(NamedTuple):
     looks: int = 1  # that may still come
     most_held: int = 0  # since the last look while nobody was in the middle of a free: the truth, which nobody sees
     most_used: int = 0  # the same by the page
-    told: int = 0  # the most that looks have shown since then
+    shown: int = 0  # the most that looks have shown since then
     broken: str = ""
 
 

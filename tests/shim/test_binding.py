@@ -55,7 +55,7 @@ def test_what_came_by_message_becomes_headroom_when_it_is_freed():
     page.close()
 
 
-def test_peak_between_two_looks_is_told_once():
+def test_peak_between_two_looks_is_reported_once():
     page = LeasePage.create([FIRST])
     page[0].extend(100)
     assert page[0].reserve(60)

@@ -42,10 +42,10 @@ BROKEN = {
     "settled in one step": DIES,  # lease_settle does not close the lease first
     "settled at what is taken": DIES,  # and not at the bound, where that is less
     "what was granted is forgotten": BOTH,  # by the next scheduler, until it is accepted
-    "told first": BOTH,  # Broker._granted: before the page says so
+    "sent first": BOTH,  # Broker._granted: before the page says so
     "answered before accepted": BOTH,  # client.c, answer
-    "not told again": BOTH,  # Lease.said_hello
-    "told at take-over": BOTH,  # what is unheard is counted before the process has read all that has arrived
+    "not sent again": BOTH,  # Lease.said_hello
+    "sent at take-over": BOTH,  # what is unheard is counted before the process has read all that has arrived
     "pressure after": DIES,  # Broker._press after the take-back
     "pressure first": DIES,  # lease_release looks at the flag before it moves `taken`
     "accepted read late": LOOKS,  # lease_release reads it after it has moved `taken`

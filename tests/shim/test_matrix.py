@@ -16,13 +16,13 @@ def test_a_program_under_a_quota_that_it_fits_and_one_that_it_does_not(card, tmp
         cwd=ROOT, env=card.env(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads((tmp_path / "matrix.json").read_text())["engines"]["process"]
-    assert [(row["quota"], row["beyond"]) for row in told["rows"]] == [
+    engine = json.loads((tmp_path / "matrix.json").read_text())["engines"]["process"]
+    assert [(row["quota"], row["beyond"]) for row in engine["rows"]] == [
         ("fits", ""),
         ("tight", "CUDA_ERROR_OUT_OF_MEMORY"),
     ]
-    assert {row["at rest"]["used"] for row in told["rows"]} == {(1024 + 66) * MIB}
-    assert told["left"] == 0
+    assert {row["at rest"]["used"] for row in engine["rows"]} == {(1024 + 66) * MIB}
+    assert engine["left"] == 0
 
 
 @pytest.mark.long
@@ -33,10 +33,10 @@ def test_programs_on_two_gpus(tmp_path):
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads((tmp_path / "several.json").read_text())["engines"]["process"]
-    wrong = {row["name"]: row["wrong"] for row in told["rows"]}
+    engine = json.loads((tmp_path / "several.json").read_text())["engines"]["process"]
+    wrong = {row["name"]: row["wrong"] for row in engine["rows"]}
     assert wrong == {name: [] for name in ("both", "chosen", "second", "crossing, first", "crossing, then")}
-    chosen = next(row for row in told["rows"] if row["name"] == "chosen")["worst at rest"]
+    chosen = next(row for row in engine["rows"] if row["name"] == "chosen")["worst at rest"]
     assert {gpu: sample["used"] // MIB for gpu, sample in chosen.items()} == {
         "0": 1024 + 66,
         "1": 256 + 512 + 384 + 3 * 66,

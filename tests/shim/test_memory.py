@@ -161,7 +161,7 @@ def test_a_refusal_is_not_permitted(grants_of, program, card):
     assert len(cuda.end().splitlines()) == 1
 
 
-def test_frees_are_told_only_under_pressure(grants, program):
+def test_frees_are_sent_only_under_pressure(grants, program):
     cuda = program(grants)
     cuda.use()
     peer = grants.only_peer()

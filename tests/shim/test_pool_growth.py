@@ -147,7 +147,7 @@ allocate()
 answer = results
 """)
     assert results == [0, 0]
-    assert needs(grants.only_peer()) == [CONTEXT, PIECE]  # no refusal that would be told of
+    assert needs(grants.only_peer()) == [CONTEXT, PIECE]  # no refusal that would be reported
     assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + PIECE
 
 

@@ -167,7 +167,7 @@ def test_a_page_that_its_own_program_scribbles_over(grants, program, fill, place
 
 
 def test_the_card_is_out_of_memory_inside_the_lease(grants_of, program, card):
-    """Tried again for a bounded time, told to the scheduler, and returned as it is."""
+    """Tried again for a bounded time, reported to the scheduler, and returned as it is."""
     hog = card.hold("4900m")
     cuda = program(grants := grants_of(quota=3000 * MIB, extra=3000 * MIB))
     cuda.use()

@@ -5,7 +5,7 @@ from tests.gpu.shim.card import GIB
 from tests.support.card import MIB
 
 
-def test_each_kind_of_process_is_measured_and_the_drivers_part_told_apart(card, grants_of, capsys):
+def test_each_kind_of_process_is_measured_and_the_drivers_part_separately(card, grants_of, capsys):
     grants = grants_of(quota=1024 * MIB, extra=1024 * MIB)
     _, library = sizes.programs()
     envs = {kind: card.env(**env) for kind, env in sizes.kinds(grants.env(), library).items()}
@@ -20,8 +20,8 @@ def test_each_kind_of_process_is_measured_and_the_drivers_part_told_apart(card, 
                 assert all((seen.inside > 0) == (kind == "the shim") for _, seen in pairs)
                 assert all(seen.inside <= seen.taken for _, seen in pairs)
     sizes.tell(found)
-    told = capsys.readouterr().out
-    assert told.count("the shim's way there and back") == len(sizes.SIZES)
+    output = capsys.readouterr().out
+    assert output.count("the shim's way there and back") == len(sizes.SIZES)
 
 
 def test_processes_of_two_speeds_are_parted_between_them():

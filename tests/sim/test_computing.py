@@ -121,7 +121,7 @@ while input():
     print("given", flush=True)
 """)
     read_until(giver, "ready")
-    card.gpus()  # from now on they are told at once
+    card.gpus()  # from now on they are reported at once
     assert giver.stdin is not None
     giver.stdin.write("give\n")
     giver.stdin.flush()
@@ -200,7 +200,7 @@ def test_a_graph_s_kernels_take_time(card: Card) -> None:
 PERIOD = 1e6 / 6  # µs
 
 
-def told(card: Card, since: int = 0) -> dict[int, tuple[int, int]]:
+def samples_of(card: Card, since: int = 0) -> dict[int, tuple[int, int]]:
     """Process → when it was seen last (µs since the epoch), and its per cent of all the time `since` then."""
     samples = card.gpus(since)[0]["samples"]
     assert len({pid for pid, _, _ in samples}) == len(samples)
@@ -210,46 +210,46 @@ def told(card: Card, since: int = 0) -> dict[int, tuple[int, int]]:
 def test_nvml_tells_how_much_of_all_the_time_since_then_a_process_computed(card: Card) -> None:
     only = computing(card)
     until(lambda: card.gpus()[0]["busy"] == 100)
-    begun, _ = told(card)[only.pid]
-    at, percent = until(lambda: told(card, begun))[only.pid]
+    begun, _ = samples_of(card)[only.pid]
+    at, percent = until(lambda: samples_of(card, begun))[only.pid]
     assert percent == 100
     assert (at - begun) / PERIOD == pytest.approx(round((at - begun) / PERIOD), abs=1e-4)
-    until(lambda: told(card, begun)[only.pid][0] > begun + 5 * PERIOD)
-    assert told(card, begun)[only.pid][1] == card.gpus()[0]["busy"] == 100
+    until(lambda: samples_of(card, begun)[only.pid][0] > begun + 5 * PERIOD)
+    assert samples_of(card, begun)[only.pid][1] == card.gpus()[0]["busy"] == 100
     only.send_signal(signal.SIGSTOP)
-    until(lambda: told(card, begun)[only.pid][1] <= 80)
+    until(lambda: samples_of(card, begun)[only.pid][1] <= 80)
     only.kill()
-    until(lambda: not told(card) and not card.gpus()[0]["busy"])  # five seconds of samples are kept
+    until(lambda: not samples_of(card) and not card.gpus()[0]["busy"])  # five seconds of samples are kept
 
 
 def test_nvml_tells_what_a_process_computed_that_has_ended(card: Card) -> None:
     only = computing(card)
-    until(lambda: only.pid in (now := told(card)) and now[only.pid][1] > 0)  # a first look may have a thousandth of it
+    until(lambda: only.pid in (now := samples_of(card)) and now[only.pid][1] > 0)  # a first look may have little of it
     only.kill()
     only.wait()
     until(lambda: card.used() == 0)
-    _, percent = told(card)[only.pid]
+    _, percent = samples_of(card)[only.pid]
     assert percent > 0
 
 
 def test_nvml_tells_only_what_is_new_since_then(card: Card) -> None:
     only = computing(card)
-    until(lambda: told(card))
+    until(lambda: samples_of(card))
     only.send_signal(signal.SIGSTOP)
     until(lambda: card.gpus()[0]["busy"] == 0)
-    last, _ = told(card)[only.pid]
-    assert told(card, last - 1)[only.pid][0] == last
-    assert told(card, last) == {}
+    last, _ = samples_of(card)[only.pid]
+    assert samples_of(card, last - 1)[only.pid][0] == last
+    assert samples_of(card, last) == {}
 
 
 def test_nvml_names_one_of_those_who_computed_in_a_sixth_of_a_second(card: Card) -> None:
     both, named = {computing(card).pid, computing(card).pid}, []
-    last = max(at for at, _ in until(lambda: told(card)).values())
+    last = max(at for at, _ in until(lambda: samples_of(card)).values())
 
     def look() -> dict[int, tuple[int, int]] | None:
         """Of one period; None: nothing is new, or several have passed."""
         nonlocal last
-        since, its = last, told(card, last)
+        since, its = last, samples_of(card, last)
         last = max((at for at, _ in its.values()), default=last)
         return its if round((last - since) / PERIOD) == 1 else None
 

@@ -73,7 +73,7 @@ class Appliance:
         self.token = (self.home / "admin-token").read_text().strip()
 
     def crash(self) -> None:
-        """As `kill -9` of all its processes would: nothing is told to anybody."""
+        """As `kill -9` of all its processes would: nothing is announced."""
         parts = self.parts()
         self.process.kill()  # first: it would start the others again
         for pid in parts.values():
@@ -139,12 +139,12 @@ def followed(api: Callable[..., Any], answer: httpx.Response) -> Any:
     """
     if answer.is_error:
         asked = answer.request
-        told = f"{asked.method} {asked.url}: {answer.status_code} {answer.text}"
-        raise httpx.HTTPStatusError(told, request=asked, response=answer)
+        text = f"{asked.method} {asked.url}: {answer.status_code} {answer.text}"
+        raise httpx.HTTPStatusError(text, request=asked, response=answer)
     said: Any = answer.json() if answer.content else None
     if answer.status_code != httpx.codes.ACCEPTED or not said.get("command"):
         return said
-    command = until(lambda: (told := api("GET", f"commands/{said['command']}/"))["done"] and told)
+    command = until(lambda: (text := api("GET", f"commands/{said['command']}/"))["done"] and text)
     if command["outcome"] != "done":
         raise httpx.HTTPStatusError(command["message"], request=answer.request, response=answer)
     return api("GET", f"containers/{command['container']}/") if command["container"] else command

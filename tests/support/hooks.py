@@ -1,4 +1,4 @@
-"""A receiver of web hooks: a real HTTP server that takes, refuses, is slow, says nothing or is not there, as told."""
+"""A receiver of web hooks: a real HTTP server that takes, refuses, is slow, says nothing or is not there, as asked."""
 
 import json
 import socket
@@ -51,7 +51,7 @@ class Hook:
         return [each for each in self.heard if 200 <= each.answer < 300]
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def statuses(self) -> list[tuple[str, str]]:
         """Status and kind of each message that was taken, in their order."""
         return [(it.json["status"], it.json["commonLabels"].get("kind", "test")) for it in self.taken]
 

@@ -101,7 +101,7 @@ async def _gone(worker: Process) -> None:
 class Host:
     """One host. `start` and `stop` the scheduler as often as the test wants; containers live on.
 
-    `image` is what `launch` takes if it is told no other; it has the demo's program at `workload`, and others in
+    `image` is what `launch` takes if it is given no other; it has the demo's program at `workload`, and others in
     `programs`.
     """
 

@@ -45,7 +45,7 @@ class Keyboards:
         self._loop.close()
 
     def go_away(self) -> None:
-        """As a scheduler that is stopped: nobody is told of an end."""
+        """As a scheduler that is stopped: no end is announced."""
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(10)
 

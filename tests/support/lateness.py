@@ -42,14 +42,14 @@ def beside_hooks(home: Path, turns: int, seconds: float) -> Late:
         waited = []
         for _ in range(turns):
             spans[False].append(_span(seconds))
-            with _told(appliance):
+            with _notified(appliance):
                 spans[True].append(_span(seconds))
                 waited.append(appliance.api("GET", "notifying/deliveries/?open=true")["count"])
         until(lambda: _read(note)[-1][0] > spans[True][-1][1])  # it is written in blocks
     finally:
         appliance.close()
     values = _read(note)
-    without, beside = ([ms for at, ms in values if any(a <= at <= b for a, b in spans[told])] for told in (False, True))
+    without, beside = ([ms for at, ms in values if any(a <= at <= b for a, b in spans[way])] for way in (False, True))
     return Late(without, beside, min(waited))
 
 
@@ -60,7 +60,7 @@ def _span(seconds: float) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def _told(appliance: Appliance) -> Iterator[None]:
+def _notified(appliance: Appliance) -> Iterator[None]:
     """While inside, messages wait for three receivers: nobody is there, slow, and never comes to an end."""
     with hooks.listening() as slow, hooks.dripping(0.5) as never:
         slow.delay = SLOW

@@ -1,4 +1,4 @@
-"""A port for a server that is told where to listen, and cannot be handed a socket."""
+"""A port for a server that is given a port to listen on, and cannot be handed a socket."""
 
 import random
 import socket

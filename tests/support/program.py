@@ -1,4 +1,4 @@
-"""A program on the simulated card that makes the driver calls it is told to, one by one.
+"""A program on the simulated card that makes the driver calls it is asked for, one by one.
 
     cuda = Program(card, env)
     cuda("cuInit", 0)

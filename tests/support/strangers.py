@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 _BEGIN = """
 import contextlib, itertools, random, socket, sys, time
 port, turns, kept = int(sys.argv[1]), itertools.count(1), []
-MOST, ROUNDS = 900, 60  # connections that are kept; what is done before it is told
+MOST, ROUNDS = 900, 60  # connections that are kept; what is done before it is printed
 
 def connect(keep=True):
     for _ in itertools.repeat(None):

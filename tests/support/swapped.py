@@ -39,13 +39,13 @@ import hashlib, os, sys, time
 from tests.support.cuda import *
 cuda, size, go_on = Cuda(), int(sys.argv[1]), sys.argv[2]
 addresses = [cuda.alloc(size // 4) for _ in range(4)]
-told = [hashlib.sha256(str(address).encode()).digest() * (MIB // 32) for address in addresses]
-for address, data in zip(addresses, told):
+written = [hashlib.sha256(str(address).encode()).digest() * (MIB // 32) for address in addresses]
+for address, data in zip(addresses, written):
     cuda.write(address + size // 4 - MIB, data)
 print("holding", flush=True)
 while not os.path.exists(go_on):
     time.sleep(0.01)
-assert [cuda.read(address + size // 4 - MIB, MIB) for address in addresses] == told
+assert [cuda.read(address + size // 4 - MIB, MIB) for address in addresses] == written
 for address in addresses:
     assert cuda.free(address) == 0
 print("every byte is right", flush=True)

@@ -109,7 +109,7 @@ class Tale:
         self._tell(EventKind.CARD_FULL, self.gpus[gpu], used_after=self.used.get(gpu, 0))
 
     def end(self, *, killed: bool, seen_after: int) -> None:
-        """`seen_after` seconds there is no scheduler yet to see it; its calls are told to have been rejected then."""
+        """`seen_after` seconds there is no scheduler yet to see it; its calls are recorded as rejected then."""
         self.ended, self.killed = self.seconds, killed
         if killed:
             self._tell(EventKind.KILLED)

@@ -56,7 +56,7 @@ class World:
         self.log: list[Effect] = []
         self.swapped: set[str] = set()  # containers whose memory is not on their cards
         self.wanted: set[str] = set()  # those of them that are to come back
-        self.leaving: str | None = None  # who has been told to give way
+        self.leaving: str | None = None  # who has been asked to give way
         self.coming: set[str] = set()  # whose memory is on its way back
 
     def do(self, event: Event) -> list[Effect]:
@@ -99,8 +99,8 @@ class World:
                 self.wanted.discard(container)  # nobody need want it where all that was out has ended
                 self.coming.add(container)
             case Preempt(container, whom):
-                assert self.leaving is None, "two are told to give way at once"
-                assert not self.coming, "one is told to give way while another comes back"
+                assert self.leaving is None, "two are asked to give way at once"
+                assert not self.coming, "one is asked to give way while another comes back"
                 assert container not in self.swapped
                 assert any(request.container == whom for request in self.state.waiting)
                 self.leaving = container

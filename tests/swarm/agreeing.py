@@ -105,7 +105,7 @@ def agree(three: Three) -> None:
 def _agree_with_engine(three: Three, name: str, database: psycopg.Connection[Any]) -> None:
     """What the engine of a node has of ours has ended there, as the database tells it."""
     member = three.member(name)
-    told = {
+    recorded = {
         str(id_): (node, code)
         for id_, node, code in database.execute(
             "SELECT k.id, n.name, k.exit_code FROM web_container k JOIN web_node n ON n.id = k.node_id"
@@ -117,7 +117,7 @@ def _agree_with_engine(three: Three, name: str, database: psycopg.Connection[Any
             continue  # begun a second time by a Swarm, and refused
         seen = member.api.inspect_container(each["Id"])["State"]
         assert not seen["Running"], (name, each)
-        node, code = told[id_]
+        node, code = recorded[id_]
         assert node == name, (name, each)
         if code is not None:
             assert seen["ExitCode"] == code, (name, each, code)

@@ -173,7 +173,7 @@ def availability(three: Three, name: str) -> str:
 
 
 def node_is_lost_and_joins_again(three: Three, launching: Launching) -> None:
-    """For good, as far as anybody is told: what it held is lost with it. Then its host comes back, as another."""
+    """For good, as far as anybody can see: what it held is lost with it. Then its host comes back, as another."""
     held = three.holding(1800, name="lost")
     until(lambda: three.container(held)["node"] == "node2" and three.container(held)["state"] == "running", PATIENCE, 1)
     three.kill("node2")

@@ -82,8 +82,8 @@ def test_the_lines_that_it_writes_are_lines_that_docker_takes(tmp_path: Path, se
     with lab([{}], image=False) as made:
         settings.GPUSHARE_DOCKER_HOST = (member := made.members[0]).address
         lines = one().do.split("needs ")[1].split(";")[0]
-        told = {lines: State.FINE, lines.replace("=640", "=640MiB"): State.WRONG}
-        for text, state in told.items():
+        states = {lines: State.FINE, lines.replace("=640", "=640MiB"): State.WRONG}
+        for text, state in states.items():
             member.stop()
             member.configure(text)
             member.start()

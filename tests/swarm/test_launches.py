@@ -61,7 +61,7 @@ def refusal(appliance: Appliance, **fields: Any) -> dict[str, Any]:
     return error
 
 
-def test_a_launch_runs_where_swarm_puts_it_with_its_quota_and_is_told_to_its_end(
+def test_a_launch_runs_where_swarm_puts_it_with_its_quota_and_is_reported_to_its_end(
     appliance: Appliance, swarm: Lab
 ) -> None:
     id_ = launch(appliance, "workload", "--bytes", "200MiB", mib=300, name="job")
@@ -164,7 +164,7 @@ def test_pause_output_and_end_go_to_the_node_that_has_it(appliance: Appliance, s
     assert f"gpushare-{id_}" not in [volume["Name"] for volume in api.volumes()["Volumes"]]
 
 
-def test_a_program_that_is_not_there_is_told_with_swarms_words(appliance: Appliance) -> None:
+def test_a_program_that_is_not_there_is_reported_with_swarms_words(appliance: Appliance) -> None:
     id_ = launch(appliance, "/no/such")
     until_it_is(appliance, id_, "failed")
     until(lambda: "/no/such" in shown(appliance, id_)["reason"])

@@ -45,7 +45,7 @@ def run(appliance: Appliance, id_: str, number: int, state: str) -> dict[str, An
 
 
 def end(appliance: Appliance, swarm: Lab, run: dict[str, Any]) -> None:
-    """Its program is told to end well, once it listens."""
+    """Its program is asked to end well, once it listens."""
     (member,) = swarm.members
     until(lambda: b"ready" in member.api.logs(shown(appliance, run["id"])["engine_id"]))
     member.api.kill(shown(appliance, run["id"])["engine_id"], "TERM")

@@ -76,7 +76,7 @@ def test_what_no_node_can_ever_give_is_refused_with_the_figures() -> None:
 
 
 def test_what_a_node_could_give_that_is_away_is_no_matter_of_size() -> None:
-    """So it is where the node with the large card is being restarted: nobody is told to ask for less."""
+    """So it is where the node with the large card is being restarted: no answer says to ask for less."""
     away = replace(TWO, there=False)
     problem = refused(SMALL, away, size=8 * GIB)
     assert (problem.code, problem.status) == ("node_away", 503)
@@ -109,12 +109,12 @@ def test_reservations_are_rounded_up_and_cards_down(size: int) -> None:
 
 
 def test_kinds_of_others_and_values_that_are_no_numbers_are_left_out() -> None:
-    told = [
+    resources = [
         {"DiscreteResourceSpec": {"Kind": "gpu0_mib", "Value": 5}},
         {"DiscreteResourceSpec": {"Kind": "gpu-1", "Value": 7}},
         {"NamedResourceSpec": {"Kind": "gpu2_mib", "Value": "4GiB"}},
         {"NamedResourceSpec": {"Kind": "GPU", "Value": "GPU-1"}},
     ]
-    assert kinds.read(told) == {0: 5 * MIB}
-    assert kinds.misread(told) == ["gpu2_mib"]
+    assert kinds.read(resources) == {0: 5 * MIB}
+    assert kinds.misread(resources) == ["gpu2_mib"]
     assert kinds.read(None) == {}

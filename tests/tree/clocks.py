@@ -52,7 +52,7 @@ EXCEPTIONS = {
     ),
     "a recorded time lies between two looks at the clock, however far apart": (
         "tests/engines/test_conformance.py::test_what_was_launched_runs_and_is_seen",
-        "tests/kubernetes/test_bad_input.py::test_a_node_whose_clock_is_wrong_is_told_so_and_works",
+        "tests/kubernetes/test_bad_input.py::test_a_node_whose_clock_is_wrong_is_warned_and_works",
     ),
     "a fake looks again and again, as what it stands for does": (
         "tests/kubernetes/cluster/kubelet.py::_watch",

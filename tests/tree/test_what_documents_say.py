@@ -52,14 +52,14 @@ def flags(text: str) -> set[str]:
 
 
 def test_every_command_and_option_is_in_the_table_of_the_command_line():
-    told = {word: " ".join(cells) for cells in rows("docs/cli.md", "command")
+    documented = {word: " ".join(cells) for cells in rows("docs/cli.md", "command")
             for word in re.findall(r"`([a-z][a-z-]*)", cells[0])}  # fmt: skip
-    assert set(told) == set(COMMANDS)
+    assert set(documented) == set(COMMANDS)
     missing = [
         f"{name} {param.opts[0]}"
         for name, params in OPTIONS.items()
         for param in params
-        if not {*param.opts, *param.secondary_opts} & (flags(told[name]) | EVERYWHERE)
+        if not {*param.opts, *param.secondary_opts} & (flags(documented[name]) | EVERYWHERE)
     ]
     assert not missing
 
@@ -70,13 +70,13 @@ def test_every_option_that_the_table_of_the_command_line_names_exists():
 
 
 def test_the_page_about_rest_names_the_addresses_and_the_errors_that_there_are():
-    told = page("docs/rest.md")
+    document = page("docs/rest.md")
     paths = [path.removeprefix("/api/v1/") for path in APIClient().get("/api/v1/schema/").json()["paths"]]
     known = {part for path in paths for part in path.split("/")} | {"schema", "docs"}
-    named = re.findall(r"(?<![\w/.-])((?:[a-z-]+/)+)(?=[`?' ]|$)", told, re.MULTILINE)
+    named = re.findall(r"(?<![\w/.-])((?:[a-z-]+/)+)(?=[`?' ]|$)", document, re.MULTILINE)
     assert {part for path in named for part in path.strip("/").split("/")} <= known | {"ws", "api", "application"}
     assert {path.split("/")[0] for path in paths} <= {path.split("/")[0] for path in named}
-    (errors,) = re.findall(r"^400 is .*?An answer", told, re.MULTILINE | re.DOTALL)
+    (errors,) = re.findall(r"^400 is .*?An answer", document, re.MULTILINE | re.DOTALL)
     assert {*map(int, re.findall(r"\b\d{3}\b", errors))} == {*ERRORS, 408, 413}
 
 
@@ -87,15 +87,15 @@ def test_the_allowances_and_the_roles_are_those_of_the_page_about_people():
 
 
 def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
-    told = dict(pair for cells in rows("docs/rest.md", "kind") for pair in re.findall(r"(\d) (\w+)", cells[0]))
+    written = dict(pair for cells in rows("docs/rest.md", "kind") for pair in re.findall(r"(\d) (\w+)", cells[0]))
     public = FROM_PEOPLE | {FrameKind.OUTPUT, FrameKind.ERRORS, FrameKind.OPEN}
-    assert {int(number): name.upper() for number, name in told.items()} == {int(kind): kind.name for kind in public}
+    assert {int(number): name.upper() for number, name in written.items()} == {int(kind): kind.name for kind in public}
     for figure in (PAYLOAD_LIMIT, WINDOW):
         assert format_size(figure) in page("docs/rest.md")
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence", "held", "told"),
+    ("name", "sentence", "held", "figure"),
     [
         ("docs/audit.md", "the scheduler brings it up to date each second", PERIODS["audit anchor"], 1),
         ("docs/cli.md", "from two runs of a command, whoever launched them", peaks.ENOUGH_OF_A_COMMAND, 2),
@@ -113,9 +113,9 @@ def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
         ("docs/swapping.md", "is tried again every five seconds", swapping.AGAIN, 5),
     ],
 )
-def test_a_figure_that_a_page_tells_is_the_one_that_holds(name, sentence, held, told):
+def test_a_figure_that_a_page_tells_is_the_one_that_holds(name, sentence, held, figure):
     assert sentence in " ".join(page(name).split())
-    assert held == told
+    assert held == figure
 
 
 @pytest.mark.parametrize("hole", HOLES, ids=lambda hole: hole.name)

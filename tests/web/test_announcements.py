@@ -1,4 +1,4 @@
-"""Notices for everybody, and windows of maintenance: who is told when, and what begins by itself, once."""
+"""Notices for everybody, and windows of maintenance: who is notified when, and what begins by itself, once."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,11 +33,11 @@ def window(admin: User, *, after: timedelta = HOUR, **fields: Any) -> Announceme
     return announcements.announce(admin, {"message": "New driver", **times, **fields})
 
 
-def told_of(container: Container) -> list[str]:
+def notices_of(container: Container) -> list[str]:
     return [event.detail for event in AllocationEvent.objects.filter(container=container, kind="notified")]
 
 
-def test_a_notice_is_on_each_page_in_attention_and_told_to_each_person_once(admin, ada, gpu, settings):
+def test_a_notice_is_on_each_page_in_attention_and_sent_to_each_person_once(admin, ada, gpu, settings):
     settings.EMAIL_HOST = "mail.example"
     settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
     User.objects.filter(pk=ada.pk).update(email="ada@lab.example")
@@ -76,7 +76,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_announced(admin, gpu, ask
     assert not Announcement.objects.exists()
 
 
-def test_whoever_launches_what_may_run_into_a_window_is_told(admin, ada, client, gpu):
+def test_whoever_launches_what_may_run_into_a_window_is_warned(admin, ada, client, gpu):
     window(admin, node="host", then="end")
     limits = {"endless": None, "long": 3 * 3600, "short": 600}
     made = {name: make_container(ada, name, gpu, ttl_seconds=ttl, node=gpu.node) for name, ttl in limits.items()}
@@ -87,7 +87,7 @@ def test_whoever_launches_what_may_run_into_a_window_is_told(admin, ada, client,
     assert said["short"] == coming.said_to(elsewhere) == ""
 
 
-def test_owners_are_told_at_the_launch_a_day_and_an_hour_before_once_each(admin, ada, gpu):
+def test_owners_are_notified_at_the_launch_a_day_and_an_hour_before_once_each(admin, ada, gpu):
     begins = window(admin, after=3 * DAY, gpu="GPU-0").begins_at
     train = make_container(ada, "train", gpu, node=gpu.node)
     make_container(ada, "short", gpu, ttl_seconds=60, node=gpu.node)
@@ -95,7 +95,7 @@ def test_owners_are_told_at_the_launch_a_day_and_an_hour_before_once_each(admin,
     for before in (3 * DAY, 2 * DAY, DAY, 3 * HOUR, HOUR, HOUR / 2):
         for _ in range(2):
             turn(begins - before)
-    leads = [detail.partition("Maintenance of GPU 0 of host")[0] for detail in told_of(train)]
+    leads = [detail.partition("Maintenance of GPU 0 of host")[0] for detail in notices_of(train)]
     assert leads == ["", "In a day: ", "In an hour: "]
     assert Notice.objects.filter(container=train).count() == 3
     assert AllocationEvent.objects.filter(kind="notified").count() == 3

@@ -296,7 +296,7 @@ async def test_another_name_is_none_of_ours(lab: Lab, host: str) -> None:
 @pytest.mark.parametrize(
     "name", ["lab-00000000-8888", "lab", "x" * 63, "lab-8888", "other-{id}-8888", "lab-{id}-99999"]
 )
-async def test_a_name_of_nothing_that_runs_is_told_so(lab: Lab, name: str) -> None:
+async def test_a_name_of_nothing_that_runs_is_reported(lab: Lab, name: str) -> None:
     lab.host = f"{name.replace('{id}', str(lab.container.pk)[:8])}.lab-apps.example"
     assert (await lab.sent_back(lab.owner))[0] == ""
     assert "may have ended" in lab.said
@@ -318,7 +318,7 @@ async def test_an_application_that_breaks_off(lab: Lab, path: str, status: int) 
 
 
 @pytest.mark.parametrize("path", ["/silent", "/half"])
-async def test_a_container_that_ends_in_the_middle_is_told_and_a_silent_one_waits_for_that(lab: Lab, path: str) -> None:
+async def test_container_that_ends_in_the_middle_is_shown_and_a_silent_one_waits_for_that(lab: Lab, path: str) -> None:
     cookie = await lab.enter(lab.owner)
     asking = asyncio.create_task(lab.ask(path, cookie, **OWN))
     await eventually(lambda: any(path in head for head in lab.application.heads))
@@ -406,7 +406,7 @@ async def test_the_door_at_an_ipv6_address_knows_whom_a_proxy_names(lab: Lab, se
     assert (await AuditEntry.objects.aget(action="app-opened")).address == "2001:db8::7"
 
 
-async def test_where_nothing_listens_a_person_is_told(lab: Lab) -> None:
+async def test_where_nothing_listens_a_person_is_informed(lab: Lab) -> None:
     lab.host = lab.host.replace("-8888.", "-9000.")
     there, browser = await lab.sent_back(lab.owner)
     answer = await lab.ask(there.removeprefix(f"https://{lab.host}"), browser, **LINK)

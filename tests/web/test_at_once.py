@@ -1,4 +1,4 @@
-"""Requests that are under way: so many of a person, of an address and in all. Whoever has too many is told so."""
+"""Requests that are under way: so many of a person, of an address and in all. Whoever has too many is refused."""
 
 import asyncio
 import itertools
@@ -94,7 +94,7 @@ def test_so_many_large_bodies_are_on_their_way_at_once(site):
         one.sendall(f"{head}Content-Length: 5000\r\nExpect: 100-continue\r\n\r\n".encode())
         assert one.recv(100).startswith(b"HTTP/1.1 100 ")  # it is waited for
 
-    def told(key: str) -> str:
+    def refusal(key: str) -> str:
         refused = asked(site, key, "POST", "containers", {"command": ["x" * 5000]})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
         message: str = refused.json()["error"]["message"]
@@ -103,10 +103,10 @@ def test_so_many_large_bodies_are_on_their_way_at_once(site):
     ann, bob = key_of("ann"), key_of("bob")
     begin(ann)
     begin(ann)
-    assert told(ann) == "Too many large requests are under way by you (2 at once). End one, or try again later."
+    assert refusal(ann) == "Too many large requests are under way by you (2 at once). End one, or try again later."
     assert asked(site, ann).status_code == 200, "a small one is no matter"
     begin(bob)
-    assert told(bob) == "Too many large requests are under way here (3 at once). End one, or try again later."
+    assert refusal(bob) == "Too many large requests are under way here (3 at once). End one, or try again later."
     for one in made:
         one.close()
     until(lambda: asked(site, ann, "POST", "containers", {"command": ["x" * 5000]}).status_code == 400)
@@ -198,7 +198,7 @@ async def test_requests_of_nobody_yet_are_their_addresss_and_all_together_are_so
     gate, running = Gate(app), set[asyncio.Task[None]]()
 
     async def ask(address: str) -> Any:
-        """What it is told if it is refused; else None, and it is under way."""
+        """The message if it is refused; else None, and it is under way."""
         said: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from web.services.attention import containers
 pytestmark = pytest.mark.django_db
 
 
-def told():
+def items_now():
     return [(item.kind.value, item.person) for item in attention.items()]
 
 
@@ -44,39 +44,39 @@ def test_while_all_is_well_there_is_nothing(card, ann):
     rows.container("train", ann, card, quota=2, used=1)
     rows.container("short-wait", ann, card, suspended_since=rows.ago(30))
     rows.container("idle-and-alone", ann, rows.gpu(1), quota=2, used=1, idle_since=rows.ago(4000))
-    assert told() == []
+    assert items_now() == []
 
 
 def test_a_scheduler_or_an_engine_that_is_away(card):
     Node.objects.update(seen_at=rows.ago(60))
-    assert told() == [("scheduler_away", "")]
+    assert items_now() == [("scheduler_away", "")]
     Node.objects.update(seen_at=timezone.now() + timedelta(hours=1), engine_error="Docker does not answer.")
     assert [item.message for item in attention.items()] == ["Docker does not answer."]
     Node.objects.update(engine_error="")
-    assert told() == []
+    assert items_now() == []
 
 
 def test_a_sign_of_life_that_gets_too_old_while_the_database_answers_hides_nothing(card, monkeypatch):
-    """A busy host: neither what is wrong was told, nor that the scheduler is away."""
+    """A busy host: neither what is wrong was shown, nor that the scheduler is away."""
     Gpu.objects.filter(pk=card.pk).update(drained_at=rows.ago(60), drain_reason="New fans.")
     asked = iter([True])
     monkeypatch.setattr(Node, "is_alive", lambda _: next(asked, False))
-    assert told() == [("drained", "")]
+    assert items_now() == [("drained", "")]
 
 
-def test_what_a_node_that_is_away_last_said_is_not_told_on_and_is_not_over(card, ann):
+def test_what_a_node_that_is_away_last_said_is_not_passed_on_and_is_not_over(card, ann):
     """Nobody knows whether it is still so, and nobody can do anything about it from here. What has ended has ended."""
     Gpu.objects.update(xid=79, xid_at=timezone.now(), hot_since=timezone.now(), foreign=2 << 30, ecc_errors=3)
     waits = rows.container("waits", ann, card, suspended_since=rows.ago(400))
     rows.container("holds", ann, card, used=1, paused_at=rows.ago(400), no_turns="It did not stop.")
     for number in range(3):
         ended(f"run-{number}", ann, card, 5, 1, 60)
-    kinds = {kind for kind, _ in told()}
+    kinds = {kind for kind, _ in items_now()}
     assert kinds == {"xid", "ecc", "hot", "foreign", "waiting", "holding", "no_turns", "failing"}
     assert {item.node for item in attention.items()} == {card.node.name}
     episodes.look(timezone.now())
     Node.objects.update(seen_at=rows.ago(60))
-    assert [kind for kind, _ in told()] == ["scheduler_away", "failing"]
+    assert [kind for kind, _ in items_now()] == ["scheduler_away", "failing"]
     episodes.look(timezone.now())
     Container.objects.filter(pk=waits.pk).update(suspended_since=None)
     episodes.look(timezone.now())
@@ -107,12 +107,12 @@ def test_of_several_nodes_each_item_says_which_it_is_about(card, ann):
 def test_a_card_that_is_gone_matters_while_somebody_has_a_quota_on_it(card, ann):
     made = rows.container("train", ann, card, quota=2, used=1)
     Gpu.objects.update(present=False)
-    assert told() == [("gpu_gone", "")]
+    assert items_now() == [("gpu_gone", "")]
     Container.objects.filter(pk=made.pk).update(finished_at=timezone.now(), exit_code=0)
-    assert told() == []
+    assert items_now() == []
 
 
-def test_a_card_out_of_service_is_the_cause_of_what_is_told_of_who_runs_on_it(card, ann):
+def test_a_card_out_of_service_is_the_cause_of_what_is_reported_of_those_on_it(card, ann):
     rows.container("train", ann, card, used=1)
     rows.container("elsewhere", ann, rows.gpu(1), used=1)
     Gpu.objects.filter(pk=card.pk).update(drained_at=rows.ago(60), drain_reason="New fans.")
@@ -126,7 +126,7 @@ def test_foreign_memory_is_what_no_container_accounts_for(card, ann):
     Gpu.objects.update(foreign=700 << 20)
     assert message_of("foreign").startswith("700 MiB of GPU 0")
     Claim.objects.filter(container=made).update(unexplained=600 << 20)
-    assert told() == [("unexplained", "ann")]
+    assert items_now() == [("unexplained", "ann")]
     assert message_of("unexplained") == '"sly" holds 600 MiB beyond what was charged to it.'
 
 
@@ -140,12 +140,12 @@ def test_each_process_that_holds_foreign_memory_is_named(card):
 def test_a_process_that_the_shim_is_not_in(card, ann):
     made = rows.container("static", ann, card, quota=2, used=1)
     Claim.objects.filter(container=made).update(processes=[{"pid": 7, "used": 0, "real": 9, "uncapped": True}])
-    assert told() == [("uncapped", "ann")]
+    assert items_now() == [("uncapped", "ann")]
     Claim.objects.filter(container=made).update(processes=[{"pid": 7, "used": 9, "real": 9, "uncapped": False}])
-    assert told() == []
+    assert items_now() == []
 
 
-def test_the_table_says_uncapped_of_whom_it_is_told(card, ann):
+def test_the_table_marks_those_reported_as_uncapped(card, ann):
     """It went on saying so of a node that is away, and the live page took it back: nobody knows how it is there now."""
     rows.container("static", ann, card, quota=2, used=1)
     for past in ({"unexplained": 1 << 20}, {"unexplained": 0, "processes": [{"pid": 7, "uncapped": True}]}):
@@ -153,7 +153,7 @@ def test_the_table_says_uncapped_of_whom_it_is_told(card, ann):
         for seen_at, seen in ((rows.ago(-3600), True), (rows.ago(3600), False)):
             Node.objects.update(seen_at=seen_at)
             assert [item["past_shim"] for item in table.page(ann, QueryDict()).items] == [seen]
-            assert any(kind in ("uncapped", "unexplained") for kind, _ in told()) == seen
+            assert any(kind in ("uncapped", "unexplained") for kind, _ in items_now()) == seen
 
 
 def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, monkeypatch):
@@ -163,7 +163,7 @@ def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, monkeypatch):
     rows.container("paused", bob, card, quota=2, used=2, paused_at=rows.ago(500))
     rows.container("idle", bob, card, quota=2, used=1, idle_since=rows.ago(900))
     rows.container("elsewhere", bob, rows.gpu(1), quota=2, used=1, paused_at=rows.ago(500))
-    assert told() == [("holding", "bob"), ("holding", "bob"), ("waiting", "ann")]  # the cause first
+    assert items_now() == [("holding", "bob"), ("holding", "bob"), ("waiting", "ann")]  # the cause first
     causes = {item.key: item.message for item in attention.items()}
     (because,) = [item.because for item in attention.items() if item.kind == "waiting"]
     assert causes[because].startswith('"paused" is paused and holds 2 GiB')
@@ -174,11 +174,11 @@ def test_who_waits_for_long_and_who_keeps_them_waiting(card, ann, monkeypatch):
         '"idle" is idle and holds 1 GiB; "waits" waits for memory.': ("free", "kill"),
     }
     monkeypatch.setattr(containers, "LONG_SECONDS", 600)
-    assert [kind for kind, _ in told()] == ["holding", "holding"]
+    assert [kind for kind, _ in items_now()] == ["holding", "holding"]
     Node.objects.update(cannot_swap="The driver is too old.")
     assert ("resume", "kill") in [item.acts for item in attention.items()]
     Container.objects.filter(pk=waits.pk).update(suspended_since=None)
-    assert told() == []
+    assert items_now() == []
 
 
 def test_one_that_takes_no_part_in_the_turns(card, ann):
@@ -195,20 +195,20 @@ def ended(name, owner, card, after, code, ago, **fields):
 def test_a_launch_that_fails_again_and_again_soon_after_its_start(card, ann):
     ended("first", ann, card, 5, 1, 600)
     ended("second", ann, card, 5, 1, 500)
-    assert told() == []
+    assert items_now() == []
     third = ended("third", ann, card, 2, 1, 400, reason="The image has no train.py.")
-    assert told() == [("failing", "ann")]
+    assert items_now() == [("failing", "ann")]
     (item,) = attention.items()
     said = '"third" failed 3 times in a row within seconds of its start. The last: The image has no train.py.'
     assert item.message == said
     ended("somebody-elses", person("bob", "user"), card, 5, 1, 300)
     fourth = ended("fourth", ann, card, 2, 2, 300)
     (again,) = attention.items()
-    assert (again.key, again.container) == (item.key, fourth)  # the same trouble, told once
+    assert (again.key, again.container) == (item.key, fourth)  # the same trouble, shown once
     assert again.acts == ("again",)
     assert item.container == third
     ended("works", ann, card, 200, 0, 250)
-    assert told() == []
+    assert items_now() == []
 
 
 def test_a_launch_that_fails_for_hours_is_one_and_the_same_trouble(card, ann):
@@ -257,7 +257,7 @@ def test_what_somebody_wrote_into_environments_is_not_read_however_often_it_fail
     for number in range(3):
         ended(f"run-{number}", ann, card, 5, 1, 60, environment={"LARGE": "x" * 1000})
     with CaptureQueriesContext(connection) as asked:
-        assert {kind for kind, _ in told()} == {"waiting", "holding", "no_turns", "failing"}
+        assert {kind for kind, _ in items_now()} == {"waiting", "holding", "no_turns", "failing"}
     assert not [query["sql"] for query in asked if '"environment"' in query["sql"]]
 
 
@@ -269,7 +269,7 @@ def test_whoever_launches_in_a_loop_makes_it_look_at_no_more_than_so_many_runs(c
 
 
 def test_every_key_finds_room_in_the_record_of_it(card):
-    """One that does not keeps everybody from being told of anything: they are written together."""
+    """One that does not keeps every notification from being sent: they are written together."""
     folders = [f"the disk of /{'deep/' * 200}{number}" for number in range(2)]
     full = [{"of": folder, "free": 1, "total": 2, "since": 1} for folder in folders]
     Node.objects.update(name="n" * 255, nearly_full=full, engine_error="x", release="0.0.1", skew=99.0)

@@ -1,4 +1,4 @@
-"""The audit log's page: found by day, person and name, in pages, and whether it is whole is told."""
+"""The audit log's page: found by day, person and name, in pages, and whether it is whole is shown."""
 
 import re
 from datetime import timedelta
@@ -26,7 +26,7 @@ def entry(at, actor="ada", action="kill", subject="", **detail) -> AuditEntry:
 
 
 def shown(page) -> list[tuple[str, str]]:
-    return [(row["told"].entry.actor, row["told"].name) for row in page.context["rows"]]
+    return [(row["line"].entry.actor, row["line"].name) for row in page.context["rows"]]
 
 
 def test_the_newest_come_first_by_the_name_of_what_was_done_to(browser, ada, gpu):

@@ -61,8 +61,8 @@ def lines_of(deed: Callable[[], Any], kill_at: int = 0) -> int:
             os._exit(0)
     os.close(into)
     os.waitpid(child, 0)
-    with os.fdopen(out) as told:
-        return int(told.read() or 0)
+    with os.fdopen(out) as pipe:
+        return int(pipe.read() or 0)
 
 
 def each_line(deed: Callable[[], Any], undo: Callable[[], Any], whole: Callable[[], bool | None]) -> int:
@@ -123,15 +123,15 @@ def test_a_window_begins_whole_or_not_at_all(ada: User, gpu: Gpu) -> None:
 
 def test_one_is_ended_whole_or_not_at_all(ada: User, gpu: Gpu) -> None:
     made = reservations.reserve(ada, body())
-    until, told = made.over_at, 0
+    until, recorded = made.over_at, 0
 
     def whole() -> bool | None:
         ended = Reservation.objects.get().over_at < until
-        return ended if AuditEntry.objects.filter(action="reservation-ended").count() == told + ended else None
+        return ended if AuditEntry.objects.filter(action="reservation-ended").count() == recorded + ended else None
 
     def undo() -> None:
-        nonlocal told
-        told += 1
+        nonlocal recorded
+        recorded += 1
         Reservation.objects.update(over_at=until)
 
     assert each_line(lambda: reservations.end(ada, made.pk), undo, whole) > 10

@@ -1,4 +1,4 @@
-"""How containers share a GPU's time: what an admin asks of the scheduler, and what is told of it."""
+"""How containers share a GPU's time: what an admin asks of the scheduler, and what is shown of it."""
 
 import pytest
 

@@ -203,7 +203,7 @@ async def test_a_container_without_a_keyboard_and_one_that_is_none(shell: Contai
     assert (await refused(Connection(Container(), key)))[0] == 4404
 
 
-async def test_what_the_scheduler_refuses_is_told(shell: Container, scheduler: Scheduler) -> None:
+async def test_what_the_scheduler_refuses_is_reported(shell: Container, scheduler: Scheduler) -> None:
     scheduler.refuses = Problem("container_ended", "The container has ended.", 409)
     code, said = await refused(Connection(shell, await sync_to_async(key_of)("owner")))
     assert (code, said) == (
@@ -213,7 +213,7 @@ async def test_what_the_scheduler_refuses_is_told(shell: Container, scheduler: S
     assert not await AuditEntry.objects.filter(action__startswith="console").aexists()
 
 
-async def test_a_scheduler_that_goes_away_is_told(shell: Container, scheduler: Scheduler) -> None:
+async def test_a_scheduler_that_goes_away_is_reported(shell: Container, scheduler: Scheduler) -> None:
     socket = Connection(shell, await sync_to_async(key_of)("owner"))
     await socket.connect()
     await socket.send(b"\0x")

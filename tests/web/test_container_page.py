@@ -11,7 +11,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("kind", EventKind)
-def test_whatever_has_happened_to_it_is_told(ada, gpu, kind):
+def test_whatever_has_happened_to_it_is_shown(ada, gpu, kind):
     container = make_container(ada, "a", gpu)
     append(container, container.created_at, kind, gpu, detail="what came about")
     answer = signed_in(ada).get(f"/containers/{container.pk}/")
@@ -20,7 +20,7 @@ def test_whatever_has_happened_to_it_is_told(ada, gpu, kind):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({"exit_code": 1}, "Exit code 1."),
         ({"exit_code": 137, "reason": "Out of host memory."}, "Exit code 137. Ran 0 s. Out of host memory."),
@@ -29,7 +29,7 @@ def test_whatever_has_happened_to_it_is_told(ada, gpu, kind):
         (None, None),
     ],
 )
-def test_a_failed_container_has_the_same_banner_as_a_killed_one(ada, gpu, fields, told):
+def test_a_failed_container_has_the_same_banner_as_a_killed_one(ada, gpu, fields, expected):
     now = timezone.now()
     if fields is not None:
         fields = {**fields, "started_at": now, "finished_at": now}
@@ -37,7 +37,7 @@ def test_a_failed_container_has_the_same_banner_as_a_killed_one(ada, gpu, fields
     container = make_container(ada, "a", gpu, **(fields or {}))
     page = signed_in(ada).get(f"/containers/{container.pk}/").content.decode()
     banner = page[page.index('<div id="end">') :].split('<div class="two">')[0]
-    assert ("Launch again" in banner and "?last" in banner) == bool(told)
+    assert ("Launch again" in banner and "?last" in banner) == bool(expected)
     assert page.count("Launch again</a>") == 1
-    if told:
-        assert told in banner
+    if expected:
+        assert expected in banner

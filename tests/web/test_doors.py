@@ -196,7 +196,7 @@ def test_a_form_in_chunks_is_read(site, stranger):
     assert (in_chunks.status_code, in_chunks.headers.get("location")) == (302, "/")
 
 
-def test_a_browser_is_told_on_a_page(site):
+def test_a_browser_is_shown_a_page(site):
     refused = httpx.post(f"{site.url}/login/", content=b"x" * 300_000, timeout=PATIENCE)
     assert (refused.status_code, refused.headers["content-type"]) == (413, "text/html; charset=utf-8")
     assert "<h1>Request refused</h1>" in refused.text
@@ -287,7 +287,7 @@ def test_an_address_in_the_middle_of_answers_does_not_give_way(site, stranger, k
     assert busy.recv(20).startswith(b"HTTP/1.1 4")
 
 
-def test_what_is_no_http_is_told_in_sums(site, stranger):
+def test_what_is_no_http_is_reported_in_sums(site, stranger):
     log = site.home / "server.log"
     many = stranger("127.0.0.17")
     before = log.stat().st_size

@@ -1,4 +1,4 @@
-"""Whatever goes wrong under /api/ is told by the one contract."""
+"""Whatever goes wrong under /api/ is reported by the one contract."""
 
 import json
 from unittest.mock import patch
@@ -57,7 +57,7 @@ def test_a_body_that_is_not_a_json_object_is_400(client, body, content_type):
         ("PUT", "/api/v1/gpus/", (405, "method_not_allowed")),
     ],
 )
-def test_what_is_not_there_is_told(client, method, path, expected):
+def test_what_is_not_there_is_reported(client, method, path, expected):
     assert error_of(client.generic(method, path)) == expected
 
 
@@ -73,8 +73,8 @@ def test_a_body_of_more_parts_than_anybody_needs_is_refused_before_it_is_read(cl
     """3 MiB of them were 90 MiB as lists and objects."""
     answer = client.generic("POST", "/api/v1/containers/", b'{"command": [' + part * 60_000, "application/json")
     assert error_of(answer) == (400, "too_many_parts")
-    told = "The body of a request may have 50000 lists, objects and commas at most."
-    assert answer.json()["error"]["message"] == told
+    text = "The body of a request may have 50000 lists, objects and commas at most."
+    assert answer.json()["error"]["message"] == text
 
 
 def test_a_database_that_refuses_is_503(client, monkeypatch):
@@ -104,7 +104,7 @@ def test_what_may_have_been_done_is_not_called_nothing(admin_user, ada, monkeypa
 
 @pytest.mark.django_db(transaction=True)
 def test_a_command_whose_outcome_cannot_be_read_is_under_way_and_not_refused(client, ada, gpu, monkeypatch):
-    """It is committed: whoever is told that nothing was done would ask for it again."""
+    """It is committed: whoever is answered that nothing was done would ask for it again."""
     container = make_container(ada, "a", gpu, finished_at=timezone.now())
 
     def unread(command):
@@ -117,12 +117,12 @@ def test_a_command_whose_outcome_cannot_be_read_is_under_way_and_not_refused(cli
     assert answer.json()["command"] == str(Command.objects.get().pk)
 
 
-@pytest.mark.parametrize(("told", "answered"), [(200, 409), (204, 409), (None, 409), (99, 409), (700, 409), (503, 503)])
-def test_a_refusal_is_an_error_whatever_status_its_node_wrote(client, ada, gpu, monkeypatch, told, answered):
+@pytest.mark.parametrize(("code", "answered"), [(200, 409), (204, 409), (None, 409), (99, 409), (700, 409), (503, 503)])
+def test_a_refusal_is_an_error_whatever_status_its_node_wrote(client, ada, gpu, monkeypatch, code, answered):
     container = make_container(ada, "a", gpu)
 
     def refused(command):
-        command.done_at, command.outcome, command.status = timezone.now(), Command.Outcome.REFUSED, told
+        command.done_at, command.outcome, command.status = timezone.now(), Command.Outcome.REFUSED, code
         return command
 
     monkeypatch.setattr(steering, "wait_for", refused)

@@ -22,17 +22,17 @@ async def _broken() -> dict[str, Any]:
     raise ValueError("a record that nobody thought of")
 
 
-def test_whoever_comes_is_told_the_rest_where_what_needs_somebody_cannot_be_found_out(caplog):
+def test_whoever_comes_is_sent_the_rest_where_what_needs_somebody_cannot_be_found_out(caplog):
     async def first() -> dict[str, Any]:
         async with _feed(_broken).watching() as feed, asyncio.timeout(60):
             return json.loads(await anext(feed.messages()))
 
-    told = asyncio.run(first())
-    assert (told["type"], told["data"]["node"], told["data"]["attention"]) == ("snapshot", {"alive": True}, {})
+    message = asyncio.run(first())
+    assert (message["type"], message["data"]["node"], message["data"]["attention"]) == ("snapshot", {"alive": True}, {})
     assert "what needs somebody" in caplog.text
 
 
-def test_what_needed_somebody_stays_told_while_it_cannot_be_found_out_and_the_log_says_so_once(caplog):
+def test_what_needed_somebody_stays_shown_while_it_cannot_be_found_out_and_the_log_says_so_once(caplog):
     looks = 0
 
     async def once() -> dict[str, Any]:

@@ -37,15 +37,15 @@ def test_what_is_asked(ada, gpu):
                                  "reason": ""}  # fmt: skip
 
 
-@pytest.mark.parametrize(("limit", "told"), [({}, True), ({"ttl_seconds": 7200}, True), ({"ttl_seconds": 600}, False)])
-def test_what_begins_after_its_time_limit_is_not_told(client, ada, gpu, limit, told):
+@pytest.mark.parametrize(("limit", "said"), [({}, True), ({"ttl_seconds": 7200}, True), ({"ttl_seconds": 600}, False)])
+def test_what_begins_after_its_time_limit_is_not_announced(client, ada, gpu, limit, said):
     now = timezone.now()
     begins, ends = now + timedelta(hours=1), now + timedelta(hours=2)
     Announcement.objects.create(message="fans", made_by="ada", begins_at=begins, ends_at=ends)
     with commands_answered(result={"fits": True, "behind": [], "earliest": 0, "message": "Fits now."}):
         answer = client.get(URL, {"gpu_memory": "2g", **limit}).json()
         page = signed_in(ada).post("/launch/forecast/", {"gpu_memory": "2g", **limit}).json()
-    assert ("fans" in answer["message"]) is ("fans" in page["text"]) is told
+    assert ("fans" in answer["message"]) is ("fans" in page["text"]) is said
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "1e400", "9" * 400, "soon"])
@@ -98,7 +98,7 @@ def test_a_refusal_is_passed_on(client, gpu):
     assert not Command.objects.exists()
 
 
-def test_the_form_shows_a_refusal_as_one_and_what_is_foreseen_as_it_is_told(ada, gpu):
+def test_the_form_shows_a_refusal_as_one_and_what_is_foreseen_as_it_is_answered(ada, gpu):
     browser = signed_in(ada)
     with commands_answered(outcome=Command.Outcome.REFUSED, code="over_capacity", status=400, message="Too much."):
         assert browser.post("/launch/forecast/", {"gpu_memory": "2g"}).json() == {"text": "Too much.", "bad": True}

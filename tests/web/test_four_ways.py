@@ -98,8 +98,8 @@ def test_what_is_beyond_the_allowance_is_refused_in_the_same_words_and_recorded(
         way(ada, node, {**WISH, **wish})
     problem = caught.value
     # A claim's refusal is read by others than its owner, so it says who is meant.
-    told = problem.message.removeprefix('To "ada", whose it is here: ')
-    assert (problem.code, problem.status, told) == ("over_allowance", 403, sentence)
+    message = problem.message.removeprefix('To "ada", whose it is here: ')
+    assert (problem.code, problem.status, message) == ("over_allowance", 403, sentence)
     assert list(Container.objects.live()) == [other]
     assert Claim.objects.count() == 1
 

@@ -90,11 +90,11 @@ def test_a_question_is_decided_as_the_launch_is(ada: User, nodes: dict[str, Node
     assert (
         launch(ada, gpu_memory=6 * GIB, constraints=["node.labels.disk==ssd"]).node_reason == "Swarm chooses the node."
     )
-    told = api.get("/api/v1/forecast/", asked).json()
-    assert (told["fits"], told["node"], told["node_reason"]) == (None, "", "Swarm chooses the node.")
-    assert told["message"].startswith("Swarm chooses the node. It is started as soon as one has room")
+    answer = api.get("/api/v1/forecast/", asked).json()
+    assert (answer["fits"], answer["node"], answer["node_reason"]) == (None, "", "Swarm chooses the node.")
+    assert answer["message"].startswith("Swarm chooses the node. It is started as soon as one has room")
     assert not Command.objects.filter(kind=Command.Kind.FORECAST).exists()
-    assert signed_in(ada).post("/launch/forecast/", {"gpu_memory": "6GiB"}).json() == {"text": told["message"]}
+    assert signed_in(ada).post("/launch/forecast/", {"gpu_memory": "6GiB"}).json() == {"text": answer["message"]}
     assert steering.forecast(ada, 6 * GIB, node="large").node == nodes["large"]
     assert api.get("/api/v1/forecast/", {**asked, "node": "large"}).json()["error"]["code"] == "no_such_node"
     error = api.get("/api/v1/forecast/", {"gpu_memory": "9GiB"}).json()["error"]

@@ -1,4 +1,4 @@
-"""What people are told of one that gave way, and of a host on which no memory can be moved."""
+"""What people see of one that gave way, and of a host on which no memory can be moved."""
 
 import re
 
@@ -26,8 +26,8 @@ def test_its_page_and_rest_say_why_it_is_out_and_when_it_comes_back(client, held
         swap="out", swapped_at=timezone.now(), swapped=4 * GIB, gave_way="idle", gave_way_to="training"
     )
     held.refresh_from_db()
-    told = "It was idle, and gave way to “training”. Its programs continue; its GPU memory is in host memory"
-    assert f"{told} and comes back by itself when it computes again, as soon as 4 GiB are free." in page_of(held)
+    text = "It was idle, and gave way to “training”. Its programs continue; its GPU memory is in host memory"
+    assert f"{text} and comes back by itself when it computes again, as soon as 4 GiB are free." in page_of(held)
     answer = client.get(f"/api/v1/containers/{held.pk}/").json()
     assert (answer["state"], answer["gave_way"], answer["gave_way_to"]) == ("swapped", "idle", "training")
 

@@ -46,8 +46,8 @@ def test_a_group_that_is_deleted_while_its_allowance_is_changed_is_waited_for_by
     deleting.join(60)
     assert not failed
     assert not Group.objects.filter(name="team").exists()
-    told = AuditEntry.objects.order_by("id").values_list("action", flat=True)
-    assert list(told) == ["allowance-changed", "group-deleted"]
+    actions = AuditEntry.objects.order_by("id").values_list("action", flat=True)
+    assert list(actions) == ["allowance-changed", "group-deleted"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -105,7 +105,7 @@ def test_an_allowance_is_given_changed_and_taken_away(rest, ada, gpu):
     assert rest.patch(path, {"gpu_memory": None, "containers": 3}).json()["gib_hours"] == 2.5
     person = rest.get("/api/v1/people/ada/").json()
     assert (person["limits"]["containers"], person["limits"]["gpu_memory"]) == (3, None)
-    assert person["sources"]["containers"]["told"] == "Set for this person."
+    assert person["sources"]["containers"]["explanation"] == "Set for this person."
     assert last_entry().detail["before"] == {"gpu_memory": 40 * GIB, "containers": None}
     assert rest.get("/api/v1/allowances/").json()["count"] == 1
     assert rest.delete(path).status_code == 204
@@ -120,7 +120,7 @@ def test_a_roles_allowance_is_given_like_a_groups(rest, ada):
     assert rest.get("/api/v1/people/ada/").json()["sources"]["containers"] == {
         "kind": "role",
         "groups": ["user"],
-        "told": "From the role user.",
+        "explanation": "From the role user.",
     }
 
 

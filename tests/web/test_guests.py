@@ -30,8 +30,8 @@ def test_the_list_is_as_it_was_given_and_each_change_is_audited(lab):
         make_user(name, Role.VIEWER)
     for names in (["bob", "eve"], ["eve", "bob"], ["bob"], []):
         assert put(lab, *names).json() == {"guests": sorted(names)}
-    told = [each.detail for each in AuditEntry.objects.filter(action="app-shared").order_by("pk")]
-    changes = [(each["added"], each["removed"]) for each in told]
+    details = [each.detail for each in AuditEntry.objects.filter(action="app-shared").order_by("pk")]
+    changes = [(each["added"], each["removed"]) for each in details]
     assert changes == [(["bob", "eve"], []), ([], ["eve"]), ([], ["bob"])]
 
 

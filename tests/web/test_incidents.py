@@ -53,7 +53,7 @@ def page(**asked):
     return browser.get("/incidents/", {"until": until, **asked})
 
 
-def told(answer):
+def rows_of(answer):
     return {(row["each"].label, row["each"].container.name if row["each"].container else row["each"].name)
             for row in answer.context["rows"]}  # fmt: skip
 
@@ -75,13 +75,13 @@ ALL = {("Failed", "fails"), ("Failed", "refused"), ("Killed", "killed"), ("Waite
         ({"until": 4}, set()),
     ],
 )
-def test_a_night_is_told_whole_and_filtered(night, asked, found):
+def test_a_night_is_shown_whole_and_filtered(night, asked, found):
     answer = page(**asked)
     assert answer.status_code == 200
     if asked.get("until"):
-        assert not {row for row in told(answer) if row[0] != "Restart"} & ALL
+        assert not {row for row in rows_of(answer) if row[0] != "Restart"} & ALL
     else:
-        assert told(answer) == found
+        assert rows_of(answer) == found
 
 
 def test_an_end_tells_exit_code_length_and_reason_and_where_its_last_lines_are(night):
@@ -97,8 +97,8 @@ def test_an_end_tells_exit_code_length_and_reason_and_where_its_last_lines_are(n
 def test_its_address_stays_the_same_night_for_whom_it_is_sent_to(night):
     browser = signed_in(person("ada"))
     now = browser.get("/incidents/?hours=168&person=ada")
-    assert ("Failed", "fails") in told(now)
-    assert told(browser.get(now.context["link"])) == told(now)
+    assert ("Failed", "fails") in rows_of(now)
+    assert rows_of(browser.get(now.context["link"])) == rows_of(now)
     assert "until=" in now.context["link"]
 
 
@@ -122,7 +122,7 @@ def test_a_card_out_of_service_is_one_incident_and_what_is_announced_is_none(nig
     assert texts.count("Out of service.") == 1
     assert "Runs there." not in texts
     assert "New driver." not in texts
-    assert ("Card", "") in told(page(kind="card"))
+    assert ("Card", "") in rows_of(page(kind="card"))
     theirs = [row["each"] for row in page(person="bob").context["rows"] if row["each"].text == "Runs there."]
     assert sorted(each.name for each in theirs) == ["on-it-0", "on-it-1", "on-it-2"]
 

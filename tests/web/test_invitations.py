@@ -52,8 +52,8 @@ def test_a_link_gives_a_password_and_what_came_with_it_once(admin):
     assert Membership.objects.get().ends_at.isoformat() == "2999-04-01T00:00:00+00:00"  # the day is theirs
     assert join(key)[1].status_code == 403
     assert Client().login(username="lea", password=PASSWORD)
-    told = [(entry.action, entry.actor) for entry in AuditEntry.objects.filter(action__contains="invit")]
-    assert told == [("person-invited", "boss"), ("invitation-used", "lea")]
+    entries = [(entry.action, entry.actor) for entry in AuditEntry.objects.filter(action__contains="invit")]
+    assert entries == [("person-invited", "boss"), ("invitation-used", "lea")]
     assert audit.verify()[1] == []
 
 
@@ -97,7 +97,7 @@ def test_an_account_ends_on_its_day_and_its_owner_is_warned_before(admin, settin
     memberships.set_end(make_user("root", Role.ADMIN), lea, now + timedelta(days=30))
     memberships.look(now)
     assert (mail.outbox, b"Your account ends" in browser.get("/").content) == ([], False)
-    for _ in range(2):  # told once
+    for _ in range(2):  # shown once
         memberships.look(now + timedelta(days=17))
     assert [(letter.to, "ends on" in letter.body) for letter in mail.outbox] == [(["lea@lab.example"], True)]
     Membership.objects.update(ends_at=now + timedelta(days=3))

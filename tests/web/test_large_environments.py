@@ -57,8 +57,8 @@ def test_what_is_done_to_many_reads_no_environments(ada, gpu):
     train = make_container(ada, "train", gpu, environment={"LARGE": "x" * 1000})
     stranger = signed_in(make_user("eve"))
     with CaptureQueriesContext(connection) as asked:
-        told = stranger.post("/containers/act/", {"action": "kill", "id": str(train.pk)}).content.decode()
-    assert "train" in told  # it was read, and refused
+        output = stranger.post("/containers/act/", {"action": "kill", "id": str(train.pk)}).content.decode()
+    assert "train" in output  # it was read, and refused
     assert not read(asked)
 
 

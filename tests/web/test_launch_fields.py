@@ -53,8 +53,8 @@ def test_what_was_asked_for_is_recorded_answered_and_shown(client, ada, gpu, fie
     assert ({"name": container.name} | asked_for(container, private=True))[field] == GIVEN[field]
 
     answer = client.get(f"/api/v1/containers/{container.pk}/").json()
-    told = {"gpus": {"gpu_count": 1}, "env": {"env": sorted(GIVEN["env"])}}.get(field, {field: GIVEN[field]})
-    assert {name: answer[name] for name in told} == told
+    recorded = {"gpus": {"gpu_count": 1}, "env": {"env": sorted(GIVEN["env"])}}.get(field, {field: GIVEN[field]})
+    assert {name: answer[name] for name in recorded} == recorded
     assert field in AuditEntry.objects.get(action="launch").detail
 
     page = signed_in(ada).get(f"/containers/{container.pk}/").content.decode()
@@ -103,9 +103,9 @@ def test_the_command_line_sends_what_the_form_shows_as_a_command(monkeypatch, fi
 
 def test_the_form_shows_both_commands(ada_in_browser, gpu):
     form = {"image": "local", "command": "echo $HOME", "gpu_memory": "2GiB", "env": "A=b c"}
-    told = ada_in_browser.post("/launch/body/", form).json()
-    assert told["cli"] == "gpushare run --gpu-memory 2GiB -e 'A=b c' local echo '$HOME'"
-    assert told["body"] == {"image": "local", "command": ["echo", "$HOME"], "gpu_memory": "2GiB", "env": {"A": "b c"}}
+    answer = ada_in_browser.post("/launch/body/", form).json()
+    assert answer["cli"] == "gpushare run --gpu-memory 2GiB -e 'A=b c' local echo '$HOME'"
+    assert answer["body"] == {"image": "local", "command": ["echo", "$HOME"], "gpu_memory": "2GiB", "env": {"A": "b c"}}
 
 
 def test_the_form_says_from_which_launch_it_started(ada, ada_in_browser, gpu):

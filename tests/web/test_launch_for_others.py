@@ -54,8 +54,8 @@ def test_nobody_else_may_however_much_they_may_otherwise(gpu, ada):
         answer = client_for(make_user(f"one-{role.name}", role)).post("/api/v1/containers/", BODY)
         assert refusal(answer) == (403, "forbidden")
     assert not Container.objects.exists()
-    told = AuditEntry.objects.filter(action="launch-refused").last()
-    assert (told.actor, told.detail["owner"]) == ("one-ADMIN", "ada")
+    entry = AuditEntry.objects.filter(action="launch-refused").last()
+    assert (entry.actor, entry.detail["owner"]) == ("one-ADMIN", "ada")
 
 
 def test_the_service_steers_what_it_launched_and_nothing_else_of_anybody(hub, ada, gpu):
@@ -64,8 +64,8 @@ def test_the_service_steers_what_it_launched_and_nothing_else_of_anybody(hub, ad
     notebook = Container.objects.get(name="notebook")
     assert hub.post(f"/api/v1/containers/{notebook.pk}/kill/").status_code == 202
     assert refusal(hub.post(f"/api/v1/containers/{own.pk}/kill/")) == (403, "forbidden")
-    told = {row["name"]: row["command"] for row in hub.get("/api/v1/containers/").json()["results"]}
-    assert told == {"notebook": ["true"], "own": None}
+    commands = {row["name"]: row["command"] for row in hub.get("/api/v1/containers/").json()["results"]}
+    assert commands == {"notebook": ["true"], "own": None}
 
 
 @pytest.mark.parametrize(

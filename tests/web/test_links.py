@@ -39,8 +39,8 @@ def test_it_signs_in_once_and_leads_to_the_overview(admin: User) -> None:
     assert (status, signed_in(browser)) == (302, True)
     status, browser = enter(key)
     assert (status, signed_in(browser)) == (403, False)
-    told = list(AuditEntry.objects.order_by("id").values_list("action", "actor", "address"))
-    assert told == [
+    entries = list(AuditEntry.objects.order_by("id").values_list("action", "actor", "address"))
+    assert entries == [
         ("sign-in-link-made", "admin", ""),
         ("sign-in-link-used", "admin", "127.0.0.1"),
         ("sign-in", "admin", "127.0.0.1"),

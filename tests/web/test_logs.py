@@ -185,9 +185,9 @@ async def test_the_tail_of_an_endless_line_is_its_end_and_is_looked_for_apart_fr
 
     monkeypatch.setattr(output, "_beginning", watched)
     await Container.objects.filter(pk=container.pk).aupdate(finished_at=timezone.now())
-    told = await text_of(await get(container, key, "?tail=1"))
-    assert len(told) == most
-    assert told.endswith(b"end")
+    text = await text_of(await get(container, key, "?tail=1"))
+    assert len(text) == most
+    assert text.endswith(b"end")
     assert threading.main_thread() not in threads
     assert threads
 

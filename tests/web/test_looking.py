@@ -149,7 +149,7 @@ def test_nodes_say_whether_they_live(client, node):
     assert client.get("/api/v1/nodes/").json()["results"][0]["alive"] is False
 
 
-def test_what_of_an_engine_is_too_old_is_told_to_admins_alone(client, node):
+def test_what_of_an_engine_is_too_old_is_shown_to_admins_alone(client, node):
     node.outdated = ["Docker's runc is 1.1.5: it should be 1.2.8 or newer."]
     node.save(update_fields=["outdated"])
     for role in Role:

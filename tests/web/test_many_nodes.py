@@ -1,4 +1,4 @@
-"""With hundreds of nodes nothing is asked once a node, and only what changed is told: counted, not timed."""
+"""With hundreds of nodes nothing is asked once a node, and only what changed is sent: counted, not timed."""
 
 import asyncio
 import csv
@@ -71,8 +71,8 @@ def test_nodes_are_listed_with_as_many_queries_and_without_their_figures(client,
     Gpu.objects.filter(node=nodes[2], index=1).update(present=False)
     get = lambda: client.get("/api/v1/nodes/", {"page_size": 1000})  # noqa: E731
     get()  # a token's first use is noted
-    few, told = queries(get), get().json()["results"]
-    assert [(each["gpus"], each["capacity"] // GIB, each["promised"] // GIB) for each in told] == [
+    few, rows = queries(get), get().json()["results"]
+    assert [(each["gpus"], each["capacity"] // GIB, each["promised"] // GIB) for each in rows] == [
         (2, 160, 0), (2, 160, 7), (1, 80, 0),
     ]  # fmt: skip
     for number in range(3, 60):
@@ -95,17 +95,17 @@ def test_what_needs_somebody_is_found_without_a_record_for_each_card(ada):
     make_container(ada, "a", gone.get(), node=nodes[9])
     gone.update(present=False)
     with made() as count:
-        told = attention.items()
-    assert [(item.kind, item.gpu.uuid) for item in told if item.gpu] == [
+        items = attention.items()
+    assert [(item.kind, item.gpu.uuid) for item in items if item.gpu] == [
         ("gpu_gone", "GPU-gpu009-0"), ("hot", "GPU-gpu007-1"),
     ]  # fmt: skip
-    assert "GPU 1 of gpu007 is at 99 °C" in told[1].message
+    assert "GPU 1 of gpu007 is at 99 °C" in items[1].message
     assert count["Gpu"] == 2
     assert not [sql for sql in queries(attention.items) if '"web_node"."figures"' in sql and "web_gpu" in sql]
 
 
 def test_a_second_s_change_is_the_fields_that_changed(ada):
-    """Also of what a container has of its GPUs; and what counts up each second is not told at all."""
+    """Also of what a container has of its GPUs; and what counts up each second is not sent at all."""
     nodes = make_nodes(2)
     first, second = nodes[0].gpus.order_by("index")
     both = make_container(ada, "both", first, node=nodes[0])
@@ -172,7 +172,7 @@ def whole(answer: Any) -> str:
     return asyncio.run(read()).decode()
 
 
-def test_reports_are_told_by_node_on_the_page_as_csv_and_over_rest():
+def test_reports_are_grouped_by_node_on_the_page_as_csv_and_over_rest():
     ada, start = make_user("ada"), datetime(2026, 11, 20, 12, tzinfo=UTC)
     nodes = make_nodes(12)
     for node in nodes:
@@ -184,9 +184,9 @@ def test_reports_are_told_by_node_on_the_page_as_csv_and_over_rest():
     expected = {node.name: 2.0 * (1 + place) for place, node in enumerate(nodes)}
     rest = client_for(ada)
     asked = {"from": "2026-11-20T00:00:00Z", "to": "2026-11-21T00:00:00Z", "group_by": "node"}
-    told = rest.get("/api/v1/reports/allocations/", asked).json()
-    assert {row["group"]: row["vram_gib_hours"] for row in told["rows"]} == expected
-    assert told["rows"][0]["group"] == "gpu011"
+    answer = rest.get("/api/v1/reports/allocations/", asked).json()
+    assert {row["group"]: row["vram_gib_hours"] for row in answer["rows"]} == expected
+    assert answer["rows"][0]["group"] == "gpu011"
     lines = whole(rest.get("/api/v1/reports/allocations/", {**asked, "format": "csv"})).splitlines()
     rows = list(csv.DictReader(lines))
     assert {row["node"]: float(row["vram_gib_hours"]) for row in rows} == expected

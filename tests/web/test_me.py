@@ -47,12 +47,13 @@ def test_each_limit_says_what_of_it_is_in_use_and_where_it_comes_from(browser, a
     Allowance.objects.create(group=Group.objects.get(name="user"), containers=1, priority_highest=5)
     page = limits_on(browser.get("/me/"))
     assert (page["gpu_memory"]["used"], page["gpu_memory"]["most"]) == ("3 GiB", "4 GiB")
-    assert page["gpu_memory"]["told"] == "Set for this person."
+    assert page["gpu_memory"]["explanation"] == "Set for this person."
     assert (page["containers"]["used"], page["containers"]["most"]) == ("1", "3")
-    assert page["containers"]["told"] == "From the group vision, the most generous."
-    assert page["priority_highest"]["told"] == "From the group vision and the role user."
-    assert (page["images"]["most"], page["images"]["told"]) == ("no limit", "No limit, as the role user sets none.")
-    assert page["gpus"]["told"] == "Nobody has set a limit."
+    assert page["containers"]["explanation"] == "From the group vision, the most generous."
+    assert page["priority_highest"]["explanation"] == "From the group vision and the role user."
+    images = page["images"]
+    assert (images["most"], images["explanation"]) == ("no limit", "No limit, as the role user sets none.")
+    assert page["gpus"]["explanation"] == "Nobody has set a limit."
 
 
 def test_rest_tells_the_same(client, ada, gpu):
@@ -60,8 +61,8 @@ def test_rest_tells_the_same(client, ada, gpu):
     Allowance.objects.create(group=Group.objects.get(name="user"), containers=1)
     body = client.get("/api/v1/me/").json()
     sources = body["sources"]
-    assert sources["gpu_memory"] == {"kind": "own", "groups": [], "told": "Set for this person."}
-    assert sources["containers"] == {"kind": "role", "groups": ["user"], "told": "From the role user."}
+    assert sources["gpu_memory"] == {"kind": "own", "groups": [], "explanation": "Set for this person."}
+    assert sources["containers"] == {"kind": "role", "groups": ["user"], "explanation": "From the role user."}
     assert sources["images"]["kind"] == ""
     assert body["signs_in"] == "nowhere"
 
@@ -76,7 +77,7 @@ def test_what_the_explanation_names_is_what_binds(ada):
     assert explained["limits"]["gpu_memory"] == 4 * GIB
     assert explained["sources"]["gpu_memory"]["groups"] == ["large"]
     assert explained["sources"]["priority_lowest"]["groups"] == ["large"]
-    assert "the most generous" in explained["sources"]["priority_lowest"]["told"]
+    assert "the most generous" in explained["sources"]["priority_lowest"]["explanation"]
 
 
 def test_my_week(browser, client, ada, gpu):
@@ -210,7 +211,7 @@ def test_rest_changes_a_password_too():
     [({"LDAP": {"AUTH_LDAP_SERVER_URI": "ldaps://directory.lab"}}, "ldap", "ldaps://directory.lab"),
      ({}, "nowhere", "An admin can set one")],
 )  # fmt: skip
-def test_who_signs_in_elsewhere_is_told_where(settings, elsewhere, kind, words):
+def test_who_signs_in_elsewhere_sees_where(settings, elsewhere, kind, words):
     for name, value in elsewhere.items():
         setattr(settings, name, value)
     user = make_user("lea")
@@ -225,7 +226,7 @@ def test_who_signs_in_elsewhere_is_told_where(settings, elsewhere, kind, words):
     assert passwords.place(user).kind == kind
 
 
-def test_who_signs_in_at_a_provider_is_told_which(settings, ada):
+def test_who_signs_in_at_a_provider_sees_which(settings, ada):
     settings.OIDC = {"GPUSHARE_OIDC_ISSUER": "https://id.lab"}
     where = passwords.place(ada)
     assert where.kind == "oidc"

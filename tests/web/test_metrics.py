@@ -1,4 +1,4 @@
-"""/metrics: what is told, in Prometheus' words, and to whom."""
+"""/metrics: what is exported, in Prometheus' words, and to whom."""
 
 import re
 from datetime import timedelta
@@ -40,7 +40,7 @@ def scrape():
     return scraped
 
 
-def test_a_container_is_told_with_its_owner_and_its_card(scrape, ada, node, gpu):
+def test_a_container_is_reported_with_its_owner_and_its_card(scrape, ada, node, gpu):
     made = make_container(ada, 'so "called"', gpu, node=node, suspended_seconds=5.0,
                           suspended_since=timezone.now() - timedelta(seconds=100))  # fmt: skip
     Claim.objects.update(quota=3 * GIB, granted=2 * GIB, used=GIB, peak=GIB + 1, waiting=GIB, had=12.5)
@@ -60,7 +60,7 @@ def test_a_container_is_told_with_its_owner_and_its_card(scrape, ada, node, gpu)
     assert found["gpushare_gpu_memory_waiting_bytes"] == [({"node": "host", "gpu": "GPU-0"}, GIB)]
 
 
-def test_a_card_is_told_in_base_units(scrape, node):
+def test_a_card_is_shown_in_base_units(scrape, node):
     make_gpu(node, foreign=7, real=9, utilisation=40, temperature=51, power=None)
     make_gpu(node, index=1, present=False)
     found, card = scrape(), {"node": "host", "gpu": "GPU-0"}
@@ -69,7 +69,7 @@ def test_a_card_is_told_in_base_units(scrape, node):
     for name, value in expected.items():
         assert found[f"gpushare_gpu_{name}"] == [(card, value)]
     assert found["gpushare_gpu_utilisation_ratio"] == [(card, pytest.approx(0.4))]
-    assert "gpushare_gpu_power_watts" not in found, "what the card does not tell is not told"
+    assert "gpushare_gpu_power_watts" not in found, "what the card does not tell is not exported"
 
 
 def test_an_ended_container_has_no_series_and_no_label_is_a_process(scrape, ada, node, gpu):
@@ -88,7 +88,7 @@ def test_a_silent_scheduler_is_down_and_its_figures_stay(scrape):
     figures.event("swapped_out", 0.0)
     make_node(
         seen_at=timezone.now() - timedelta(minutes=1),
-        figures=figures.told(**NOTHING | {"events_written": 2, "turns": 7}),
+        figures=figures.as_dict(**NOTHING | {"events_written": 2, "turns": 7}),
     )
     found, node = scrape(), {"node": "host"}
     assert found["gpushare_scheduler_up"] == [(node, 0)]
@@ -160,16 +160,16 @@ def test_it_is_for_reading_only():
 # ---- what the documents say ----
 
 
-def test_every_series_stands_in_the_document_and_every_documented_one_is_told(scrape, ada, node, gpu):
+def test_every_series_stands_in_the_document_and_every_documented_one_is_exported(scrape, ada, node, gpu):
     make_container(ada, "a", gpu, node=node)
     Claim.objects.update(had=1, due=1, held_back=1)
     type(gpu).objects.update(utilisation=1, temperature=1, power=1)
-    Node.objects.update(figures=Figures().told(**NOTHING))
-    told = {re.sub(r"_(bucket|count|sum)$", "", name) for name in scrape()}
+    Node.objects.update(figures=Figures().as_dict(**NOTHING))
+    scraped = {re.sub(r"_(bucket|count|sum)$", "", name) for name in scrape()}
     page = (ROOT / "docs/monitoring/README.md").read_text()
     named = set()
     for name in re.findall(r"`(gpushare_[a-z_{},]+)`", page):
         head, _, rest = name.partition("{")
         choices, _, tail = rest.partition("}")
         named |= {f"{head}{choice}{tail}" for choice in choices.split(",")}
-    assert named == told
+    assert named == scraped

@@ -62,7 +62,7 @@ def test_labels_are_set_and_taken_away_one_by_one(browser, gpu2):
 @pytest.mark.parametrize(
     ("label", "value", "words"), [("no spaces", "a", "is not a label name"), ("rack", " ", "A label has a value")]
 )
-def test_a_bad_label_is_told_with_what_was_typed_and_changes_nothing(browser, gpu2, label, value, words):
+def test_a_bad_label_is_reported_with_what_was_typed_and_changes_nothing(browser, gpu2, label, value, words):
     answer = browser.post("/nodes/gpu2/", {"do": "label", "label": label, "value": value})
     assert answer.status_code == 400
     assert words in answer.content.decode()
@@ -76,9 +76,9 @@ def test_it_is_removed_once_it_is_away_and_empty(browser, gpu2):
     Node.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
     container = make_container(make_user("ada"), "held")
     type(container).objects.update(node=gpu2)
-    told = post(browser, do="remove")
-    assert "&quot;gpu2&quot; holds 1 container that may live (held)" in told
-    assert 'name="force"' in told
+    answer = post(browser, do="remove")
+    assert "&quot;gpu2&quot; holds 1 container that may live (held)" in answer
+    assert 'name="force"' in answer
     type(container).objects.update(finished_at=timezone.now())
     assert "gpu2 is removed" in post(browser, do="remove")
     assert browser.get("/nodes/gpu2/").status_code == 404
@@ -124,10 +124,10 @@ def test_what_no_form_asks_is_not_there(browser, gpu2):
     assert browser.post("/nodes/gpu2/", {"do": "explode"}).status_code == 404
 
 
-def test_only_who_may_still_join_is_told_as_invited(browser):
+def test_only_who_may_still_join_is_shown_as_invited(browser):
     now = timezone.now()
     for name, minutes in (("soon", 5), ("missed", -5)):
         Invitation.objects.create(name=name, digest=name, expires_at=now + timedelta(minutes=minutes))
-    told = browser.get("/nodes/").content.decode()
-    assert "soon (until" in told
-    assert "missed" not in told
+    page = browser.get("/nodes/").content.decode()
+    assert "soon (until" in page
+    assert "missed" not in page

@@ -62,7 +62,7 @@ def test_with_force_what_it_held_has_ended_as_lost_with_it(held: Container) -> N
     assert audit.verify()[1] == []
 
 
-def test_of_what_is_lost_with_its_node_no_use_and_no_expectation_is_told_on(held: Container) -> None:
+def test_of_what_is_lost_with_its_node_no_use_and_no_expectation_is_shown(held: Container) -> None:
     """docs/rest.md: null once it has ended, as where its node's scheduler tells the end."""
     now = timezone.now()
     Container.objects.update(cpus_used=3.0, memory_used=GIB, expected_at=now, expected_by=ExpectedBy.LIMITS)

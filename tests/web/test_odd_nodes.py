@@ -1,4 +1,4 @@
-"""A node says what cannot be, which its database role lets it: everybody else is told of all the others."""
+"""A node says what cannot be, which its database role lets it: everybody else sees all the others."""
 
 import pytest
 from django.test import Client
@@ -15,14 +15,14 @@ from web.services import attention
 
 pytestmark = pytest.mark.django_db
 NOTHING = {"turns": 0, "events_written": 0, "events_behind": 0, "rows_behind": 0, "samples_behind": 0}
-HONEST = Figures().told(**NOTHING)
+HONEST = Figures().as_dict(**NOTHING)
 
 
 @pytest.mark.parametrize(
     "odd",
     [
         {"events": {}},
-        {name: told for name, told in HONEST.items() if name != "waits"},
+        {name: figure for name, figure in HONEST.items() if name != "waits"},
         HONEST | {"waits": {"bounds": [1, 2], "counts": [], "sum": 0}},
     ],
     ids=["nearly nothing", "no waits", "counts of no bounds"],
@@ -48,6 +48,6 @@ def test_memory_that_moved_in_no_time_or_none_of_it_says_nothing_of_the_speed(pa
 def test_a_card_whose_name_is_a_command_is_a_word_of_the_command_that_helps():
     card = make_gpu(make_node(name="odd"), ecc_errors=5, temperature=99, hot_since=timezone.now())
     Gpu.objects.filter(pk=card.pk).update(uuid="x; reboot")
-    told = {item.kind: item.command for item in attention.items() if item.gpu}
-    assert told[attention.Kind.ECC] == "nvidia-smi -q -d ECC -i 'x; reboot'"
-    assert told[attention.Kind.HOT] == "nvidia-smi -q -d TEMPERATURE -i 'x; reboot'"
+    commands = {item.kind: item.command for item in attention.items() if item.gpu}
+    assert commands[attention.Kind.ECC] == "nvidia-smi -q -d ECC -i 'x; reboot'"
+    assert commands[attention.Kind.HOT] == "nvidia-smi -q -d TEMPERATURE -i 'x; reboot'"

@@ -65,13 +65,13 @@ def test_a_wait_that_nobody_asked_for_again_after_a_restart_has_ended(container,
     assert life(container) == [("running", 10), ("suspended", 50), ("running", 40)]
 
 
-def test_a_pause_within_a_wait_is_told_as_a_pause(container, gpu):
+def test_a_pause_within_a_wait_is_shown_as_a_pause(container, gpu):
     append(container, T0 + 10 * SECOND, EventKind.SUSPENDED, gpu)
     append(container, T0 + 20 * SECOND, EventKind.PAUSED)
     append(container, T0 + 30 * SECOND, EventKind.UNPAUSED)
     append(container, T0 + 40 * SECOND, EventKind.RESUMED, gpu, waited=30)
-    told = [("running", 10), ("suspended", 10), ("paused", 10), ("suspended", 10), ("running", 60)]
-    assert life(container) == told
+    expected = [("running", 10), ("suspended", 10), ("paused", 10), ("suspended", 10), ("running", 60)]
+    assert life(container) == expected
     assert report(T0, T0 + 100 * SECOND).total.as_dict()["suspended_seconds"] == 30
 
 

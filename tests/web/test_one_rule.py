@@ -1,4 +1,4 @@
-"""A rule that several places tell is told alike by all of them."""
+"""A rule that several places tell is worded alike by all of them."""
 
 import re
 from datetime import timedelta
@@ -59,8 +59,8 @@ def test_who_waits_is_the_same_for_rest_screens_and_a_new_order(client, browser,
     client.force_authenticate(ada)
     assert [row["name"] for row in client.get("/api/v1/queue/").json()["results"]] == list(waiting)
     assert [each.name for each in Container.objects.waiting()] == list(waiting)
-    told = snapshot.read()["containers"].values()
-    assert {one["name"]: since for one in told if (since := one["suspended_since"]) is not None} == waiting
+    shown = snapshot.read()["containers"].values()
+    assert {one["name"]: since for one in shown if (since := one["suspended_since"]) is not None} == waiting
     items = browser.get("/").context["page"].items
     assert {item["name"]: since for item in items if (since := item["suspended_since"]) is not None} == waiting
     assert browser.get(f"/containers/{made[1].pk}/").context["since"] == waiting["frozen"]
@@ -149,8 +149,8 @@ def test_the_command_line_knows_what_the_appliance_knows():
 
 
 def test_the_document_of_rest_names_all_that_a_report_may_be_grouped_by():
-    (told,) = re.findall(r"^`group_by` is ([^.]*)\.", (STATIC.parents[1] / "docs" / "rest.md").read_text(), re.M)
-    assert re.findall(r"`(\w+)`", told) == list(GROUPINGS)
+    (documented,) = re.findall(r"^`group_by` is ([^.]*)\.", (STATIC.parents[1] / "docs" / "rest.md").read_text(), re.M)
+    assert re.findall(r"`(\w+)`", documented) == list(GROUPINGS)
 
 
 def test_a_list_is_filtered_by_the_same_over_rest_and_on_the_command_line():

@@ -80,7 +80,7 @@ def test_what_went_past_the_shim_was_not_measured(ada, gpu):
     assert peaks(ada, "torch") == []
 
 
-def test_a_quota_is_told_from_the_command_else_from_ones_own_runs_else_not_at_all(ada, gpu):
+def test_a_quota_is_suggested_from_the_command_else_from_ones_own_runs_else_not_at_all(ada, gpu):
     bob = make_user("bob")
     for number in range(4):
         run(bob, gpu, f"of-bob-{number}", 4 * GIB)
@@ -103,7 +103,7 @@ def test_one_run_of_a_command_is_too_few_and_two_are_enough(ada, gpu):
     assert best(ada, "torch", TRAIN).runs == 2
 
 
-def test_what_other_people_ran_is_told_to_nobody_but_operators(ada, gpu):
+def test_what_other_people_ran_is_shown_to_nobody_but_operators(ada, gpu):
     for name in "abd":
         run(ada, gpu, name, GIB, command=["train", "--key", "s3cret"])
     bob = make_user("bob")
@@ -144,9 +144,9 @@ def test_the_form_says_what_a_suggestion_is_from(ada, gpu):
     for number in range(3):
         run(ada, gpu, str(number), 2 * GIB)
     append(run(ada, gpu, "hungry", 2 * GIB), NOW, EventKind.REJECTED, gpu)
-    told = ask("python 'train.py'")
-    assert told["size"] == "2.13GiB"
-    assert told["text"] == (
+    suggestion = ask("python 'train.py'")
+    assert suggestion["size"] == "2.13GiB"
+    assert suggestion["text"] == (
         f"3 runs of it took up to 2 GiB. All had this command; the last ended on {NOW:%Y-%m-%d}. "
         "Not counted: 1 in which a request was rejected."
     )

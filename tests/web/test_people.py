@@ -242,7 +242,7 @@ def test_people_are_listed_searched_and_paged(rest, django_assert_max_num_querie
         rest.get("/api/v1/people/", {"page_size": 1000})
 
 
-def test_a_person_is_told_which_groups_a_directory_decides_on(rest, settings):
+def test_a_person_sees_which_groups_a_directory_decides_on(rest, settings):
     settings.GPUSHARE_GROUPS = {"gpu-admins": "admin"}
     rest.post("/api/v1/people/", {"username": "lea", "password": None})
     assert rest.get("/api/v1/people/lea/").json()["by_directory"] == ["admin"]

@@ -36,9 +36,9 @@ def holder(gpu, ada) -> Container:
 
 def test_nobody_pays_for_the_future(client, browser, holder):
     asked = {"from": "2026-01-01", "to": "2999-01-01"}
-    told = client.get("/api/v1/reports/allocations/", asked).json()
-    assert told["total"]["vram_gib_hours"] == pytest.approx(2, rel=0.01)
-    assert told["to"] < (timezone.now() + timedelta(minutes=1)).isoformat()
+    report = client.get("/api/v1/reports/allocations/", asked).json()
+    assert report["total"]["vram_gib_hours"] == pytest.approx(2, rel=0.01)
+    assert report["to"] < (timezone.now() + timedelta(minutes=1)).isoformat()
     assert browser.get("/reports/", asked).context["total"]["vram_gib_hours"] == pytest.approx(2, rel=0.01)
     csv = client.get("/api/v1/reports/allocations/", {**asked, "format": "csv"})
     assert csv.status_code == 200

@@ -252,9 +252,9 @@ def test_a_page_and_rest_report_on_the_same_people(things, gpu, role):
     Container.objects.update(created_at=at)
     reader = make_user("reader-of-reports", role)
     browser = signed_in(reader)
-    told = client_for(reader).get("/api/v1/reports/allocations/").json()["rows"]
+    rows = client_for(reader).get("/api/v1/reports/allocations/").json()["rows"]
     shown = browser.get("/reports/").context["rows"]
-    assert [row["group"] for row in shown] == [row["group"] for row in told] == ["owner"]
+    assert [row["group"] for row in shown] == [row["group"] for row in rows] == ["owner"]
     assert browser.get("/reports/", {"mine": "1"}).context["rows"] == []
 
 

@@ -68,7 +68,7 @@ def test_fewer_cards_than_asked_for_that_could_ever_give_it_is_a_problem_with_th
 
 
 @given(st.sampled_from(Policy), clusters(), wishes, st.randoms())
-def test_the_order_in_which_nodes_are_told_makes_no_difference(policy, sites, wish, chance: random.Random) -> None:
+def test_the_order_in_which_nodes_are_listed_makes_no_difference(policy, sites, wish, chance: random.Random) -> None:
     shuffled = sites[:]
     chance.shuffle(shuffled)
     assert choose_node(policy, sites, wish) == choose_node(policy, shuffled, wish)
@@ -150,11 +150,11 @@ def test_soonest_takes_what_is_free_before_who_gives_way_before_who_ends() -> No
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0.2, "1 s"), (90, "1 min 30 s"), (599, "10 min"), (7200, "2 h"), (5430, "1 h 30 min")]
+    ("seconds", "text"), [(0.2, "1 s"), (90, "1 min 30 s"), (599, "10 min"), (7200, "2 h"), (5430, "1 h 30 min")]
 )
-def test_a_reason_writes_a_span_as_the_command_line_does(seconds: float, told: str) -> None:
+def test_a_reason_writes_a_span_as_the_command_line_does(seconds: float, text: str) -> None:
     ending, never = site("x", 15, Holder("train", 8 * GIB, seconds), free=1), site("w", 0, free=1)
-    assert f"the rest within {told} from train" in choose_node(Policy.SOONEST, [ending, never], Wish(8 * GIB)).reason
+    assert f"the rest within {text} from train" in choose_node(Policy.SOONEST, [ending, never], Wish(8 * GIB)).reason
 
 
 def test_soonest_says_so_where_nobody_can_know() -> None:

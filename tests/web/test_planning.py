@@ -37,9 +37,9 @@ def test_planned_launch_is_recorded_without_a_container(ada, client, gpu):
     make_container(ada, "parent", exit_code=0, finished_at=timezone.now())
     answer = post(client, name="train", sweep="lr=0.1,0.01", after=["parent"], at_once=1, env={"LR": "{lr}"})
     assert answer.status_code == 201, answer.content
-    told = answer.json()
-    assert (told["name"], told["count"], told["at_once"], told["values"]) == ("train", 2, 1, ["0.1", "0.01"])
-    assert told["after"][0]["name"] == "parent"
+    row = answer.json()
+    assert (row["name"], row["count"], row["at_once"], row["values"]) == ("train", 2, 1, ["0.1", "0.01"])
+    assert row["after"][0]["name"] == "parent"
     assert Container.objects.count() == 1
     assert client.get("/api/v1/planned/").json()["results"][0]["waits_for"] == "Begins after parent."
 

@@ -133,7 +133,7 @@ def test_its_output_is_where_the_cluster_has_it(client, browser, pod, settings, 
     assert f"?from={pod.pk}" not in page  # that launches it again
 
 
-def test_who_may_not_steer_it_is_not_told_where_its_output_is(pod):
+def test_who_may_not_steer_it_does_not_see_where_its_output_is(pod):
     bob = User.objects.create_user("bob")
     page = signed_in(bob).get(f"/containers/{pod.pk}/").content.decode()
     assert "Namespace team-a" in page

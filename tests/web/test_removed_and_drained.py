@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 class Managers:
-    """What Docker says of its nodes, and what it is told. It is not asked for more."""
+    """What Docker says of its nodes, and what it is asked to do. It is not asked for more."""
 
     def __init__(self, *names: str) -> None:
         self.specs: dict[str, dict[str, Any]] = {

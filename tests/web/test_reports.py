@@ -155,7 +155,7 @@ def test_days_are_cut_at_midnight(ada, gpu):
 
 
 def test_the_days_add_up_to_the_whole_whatever_was_paused_or_swapped_out(ada, gpu):
-    """Swapped out, it holds nothing and waits for nothing: by day, that time was told as suspended."""
+    """Swapped out, it holds nothing and waits for nothing: by day, that time was shown as suspended."""
     container = made(make_container(ada, "a", gpu))
     append(container, T0, EventKind.ACCEPTED, gpu, used_after=GIB)
     append(container, T0 + HOUR, EventKind.SWAPPED_OUT, gpu, used_after=0)
@@ -234,9 +234,9 @@ def test_the_report_as_csv_says_the_same(client, trace):
     assert "attachment" in answer["Content-Disposition"]
     text = asyncio.run(_text_of(answer))
     lines = list(csv.DictReader(io.StringIO(text)))
-    told = client.get(URL, query).json()
-    assert [line["container"] for line in lines] == [row["group"] for row in told["rows"]]  # and no total among them
-    assert sum(float(line["vram_gib_hours"]) for line in lines) == pytest.approx(told["total"]["vram_gib_hours"])
+    wanted = client.get(URL, query).json()
+    assert [line["container"] for line in lines] == [row["group"] for row in wanted["rows"]]  # and no total among them
+    assert sum(float(line["vram_gib_hours"]) for line in lines) == pytest.approx(wanted["total"]["vram_gib_hours"])
 
 
 async def _text_of(answer) -> str:
@@ -280,11 +280,11 @@ def test_shares_that_stand_together_add_up_to_100_percent(ada, gpu):
     for name in ("ada", "ben", "cy", "di", "ed", "flo"):
         owner = ada if name == "ada" else make_user(name)
         append(made(make_container(owner, f"{name}-a", gpu)), T0, EventKind.ACCEPTED, gpu, used_after=GIB)
-    told = [17, 17, 17, 17, 16, 16]
+    expected = [17, 17, 17, 17, 16, 16]
     page = signed_in(ada).get("/reports/", {"from": "2026-11-20", "to": "2026-11-20"}).content.decode()
-    assert [int(each) for each in re.findall(r'data-label="Share">(\d+) %', page)] == told
+    assert [int(each) for each in re.findall(r'data-label="Share">(\d+) %', page)] == expected
     letter = monthly.letter(T0 - HOUR, T0 + HOUR, [])
-    assert [int(each) for each in re.findall(r"(\d+) %", letter.body.split("\n\n")[0])] == told
+    assert [int(each) for each in re.findall(r"(\d+) %", letter.body.split("\n\n")[0])] == expected
 
 
 @pytest.mark.parametrize(

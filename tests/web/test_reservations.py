@@ -144,7 +144,7 @@ def test_what_makes_no_sense_is_refused(fields, field):
 
 
 @pytest.mark.django_db
-def test_a_person_reserves_and_another_is_told_who_has_it(ada, client, gpu):
+def test_a_person_reserves_and_another_sees_who_has_it(ada, client, gpu):
     made = client.post("/api/v1/reservations/", body(gpu_memory="3GiB", note="class"))
     assert made.status_code == 201, made.json()
     assert made.json()["user"] == "ada"
@@ -349,7 +349,7 @@ def test_the_page_shows_and_does_the_same_without_a_pointer(ada, gpu: Gpu):
 
 
 @pytest.mark.django_db
-def test_whoever_holds_what_is_reserved_is_told_unless_there_is_room_for_both(ada, client, gpu):
+def test_whoever_holds_what_is_reserved_is_notified_unless_there_is_room_for_both(ada, client, gpu):
     bob = make_user("bob")
     client.post("/api/v1/reservations/", body(2 * DAY, gpu_memory="3GiB"))
     small = make_container(bob, "small", gpu, quota=GIB)
@@ -362,8 +362,8 @@ def test_whoever_holds_what_is_reserved_is_told_unless_there_is_room_for_both(ad
     begins = Reservation.objects.get().spans[0][0]
     for before in (2 * DAY, DAY, DAY / 2, timedelta(minutes=30)):
         coming.tell(begins - before)
-    told = AllocationEvent.objects.filter(kind="notified", container=large).values_list("detail", flat=True)
-    assert [detail.partition("3 GiB")[0] for detail in told] == ["", "In a day: ", "In an hour: "]
+    details = AllocationEvent.objects.filter(kind="notified", container=large).values_list("detail", flat=True)
+    assert [detail.partition("3 GiB")[0] for detail in details] == ["", "In a day: ", "In an hour: "]
     assert not AllocationEvent.objects.filter(container__in=[own, short]).exists()
 
 

@@ -42,27 +42,27 @@ def each(gpu, monkeypatch) -> dict[str, Container]:
 @pytest.mark.parametrize(
     ("row", "column"), REFUSED, ids=[f"{WHO[column]} {row[0]} {row[1]}" for row, column in REFUSED]
 )
-def test_whoever_may_not_is_told_the_same_whatever_the_state(each, row, column):
+def test_whoever_may_not_gets_the_same_answer_whatever_the_state(each, row, column):
     method, path, body, expected = row
     client = client_of(WHO[column], each["running"].owner)
-    told = set()
+    answers = set()
     for state, container in each.items():
         url = f"/api/v1/{re.sub(r'{(live|ended)}', str(container.pk), path)}"
         answer = client.generic(method, url, json.dumps(body or {}), "application/json")
         assert answer.status_code == expected[column], (state, answer.content)
-        told.add(answer.json()["error"]["message"].replace(f'"{state}"', "it"))
-    assert len(told) == 1
+        answers.add(answer.json()["error"]["message"].replace(f'"{state}"', "it"))
+    assert len(answers) == 1
     assert not Command.objects.exists()
 
 
 @pytest.mark.parametrize("action", ["pause", "resume", "kill", "remove", "change"])
 def test_a_page_tells_no_more_than_rest(each, action):
     browser = signed_in(make_user("stranger"))
-    told = {
+    answers = {
         browser.post(f"/containers/{container.pk}/{action}/", {"gpu_memory": "1g"}).content.decode().replace(state, "")
         for state, container in each.items()
     }
-    (only,) = told
+    (only,) = answers
     assert f"You may not {action}" in only
     assert not Command.objects.exists()
 

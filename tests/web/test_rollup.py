@@ -94,7 +94,7 @@ def test_a_pause_of_the_appliance_leaves_a_gap_and_no_harm(samples, gpu):
     assert UsageSample.objects.get(span=3600, at=later).used == 1
 
 
-def test_two_minutes_of_an_hour_are_not_told_as_a_whole_hour(samples, gpu):
+def test_two_minutes_of_an_hour_are_not_reported_as_a_whole_hour(samples, gpu):
     """The first start was two minutes before the hour was over: 0.1 GiB × hours stood as 0.9 on the fairness page."""
     begin = T0 + timedelta(days=3, minutes=58)
     UsageSample.objects.bulk_create(

@@ -71,7 +71,7 @@ def test_a_run_after_the_first_is_a_container_with_the_same_fields_and_claims_of
     assert (again.command, again.environment, again.priority) == (["train"], {"A": "1"}, 7)
     assert [(claim.gpu.uuid, claim.quota) for claim in again.claims.all()] == [("GPU-1", GIB)]
     assert take(nodes[1], first, "m2").pk == again.pk
-    assert Claim.objects.filter(container=first).count() == 1  # what it had stays told
+    assert Claim.objects.filter(container=first).count() == 1  # what it had stays recorded
     assert again.node_reason == "Docker's Swarm has begun it again: it is run 2 of job."
     began = Container.objects.get(pk=first.pk).started_at
     left = 100 - (timezone.now() - began).total_seconds()
@@ -98,7 +98,7 @@ def test_no_run_begins_beside_one_that_lives(nodes, first) -> None:
 
 
 def test_a_host_whose_clock_is_ahead_begins_no_run_beside_one_that_lives(nodes, first, monkeypatch) -> None:
-    """Signs of life are stamped by the database's clock; of that of its own it was told that all others are away."""
+    """Signs of life are stamped by the database's clock; of that of its own it was shown that all others are away."""
     take(nodes[0], first, "m1")
     goes(first, started_at=timezone.now(), ttl_seconds=None)
     ahead = timezone.now() + timedelta(hours=2)  # beyond all signs of life

@@ -52,13 +52,13 @@ def test_the_document_says_that_unknown_fields_are_refused():
 
 
 def test_every_operation_says_what_it_answers_and_what_its_errors_mean():
-    told = {}
+    meanings = {}
     for path, operations in APIClient().get(URL).json()["paths"].items():
         for method, operation in operations.items():
             description = operation.get("description", "")
             assert len(description) > 20, f"{method} {path} says nothing"
-            assert description not in told, f"{method} {path} says the same as {told[description]}"
-            told[description] = f"{method} {path}"
+            assert description not in meanings, f"{method} {path} says the same as {meanings[description]}"
+            meanings[description] = f"{method} {path}"
             mute = [code for code, answer in operation["responses"].items() if code > "3" and not answer["description"]]
             assert not mute, f"{method} {path} does not say what {mute} mean"
 
@@ -72,7 +72,7 @@ def test_the_pages_of_the_documentation_come_from_here(client):
 
 @pytest.fixture
 def appliance(transactional_db, settings):
-    """An admin's key, a machine with things on it, and a scheduler that does what it is told."""
+    """An admin's key, a machine with things on it, and a scheduler that does what it is asked to."""
     settings.GPUSHARE_BUDGETS = Budgets(requests_a_second=1_000_000, sign_ins_a_minute=1_000_000)
     gpu = make_gpu(make_node(seen_at=timezone.now() + timedelta(hours=1)))  # it lives through all of this
     admin = make_user("root", Role.ADMIN)

@@ -67,6 +67,6 @@ def bytes_of(text: str) -> int | None:
 def test_sizes_that_are_added_up_have_the_sum_that_is_read() -> None:
     draw = random.Random(11)
     parts = [[draw.randrange(2 ** draw.randrange(20, 40)) for _ in range(5)] for _ in range(200)]
-    for told in called("sum", [[each, sum(each)] for each in parts]):
-        figures = [float(part.split()[0]) for part in told["parts"]]
-        assert round(sum(figures), 2) == float(told["total"].split()[0]), told
+    for shown in called("sum", [[each, sum(each)] for each in parts]):
+        figures = [float(part.split()[0]) for part in shown["parts"]]
+        assert round(sum(figures), 2) == float(shown["total"].split()[0]), shown

@@ -115,10 +115,10 @@ def test_ranks_are_answered_with_the_gpu_that_each_uses_and_shown(ann, card):
             for rank, size in enumerate(used)
         ]
         Claim.objects.update_or_create(container=made, gpu=gpu, defaults={"processes": processes, "quota": 2})
-    told = [{"rank": 0, "of": 2, "pid": 7, "gpu": card.uuid}, {"rank": 1, "of": 2, "pid": 8, "gpu": other.uuid}]
+    shown = [{"rank": 0, "of": 2, "pid": 7, "gpu": card.uuid}, {"rank": 1, "of": 2, "pid": 8, "gpu": other.uuid}]
     client = client_for(ann)
-    assert client.get(f"/api/v1/containers/{made.pk}/").json()["ranks"] == told
-    assert client.get("/api/v1/containers/").json()["results"][0]["ranks"] == told
+    assert client.get(f"/api/v1/containers/{made.pk}/").json()["ranks"] == shown
+    assert client.get("/api/v1/containers/").json()["results"][0]["ranks"] == shown
     client.force_login(ann)
     page = client.get(f"/containers/{made.pk}/").content.decode()
     assert ("8 (rank 1 of 2)" in page, page.count("(rank ")) == (True, 2)

@@ -43,7 +43,7 @@ def test_another_address_of_the_same_ipv6_network_is_no_second_chance():
     assert attempt("right", address="2001:db8:0:2::1") == 201
 
 
-def test_whoever_has_to_wait_is_told_for_how_long(monkeypatch):
+def test_whoever_has_to_wait_sees_for_how_long(monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     for _ in range(signin.FAILURES):
@@ -90,16 +90,16 @@ def test_the_pages_say_as_rest_does_for_how_long_one_has_to_wait(monkeypatch, pa
         attempt("wrong", username="root")
     now += 100.5
     browser = Client(REMOTE_ADDR="10.0.0.1")
-    told = browser.post(page, {"username": "root", "password": "right"}).content.decode()
-    assert "Too many failed attempts. Try again in 200 seconds." in told
+    text = browser.post(page, {"username": "root", "password": "right"}).content.decode()
+    assert "Too many failed attempts. Try again in 200 seconds." in text
     now += 200
     browser.post(page, {"username": "root", "password": "right"})
     assert "_auth_user_id" in browser.session
 
 
-def test_a_wrong_password_is_told_on_the_page():
-    told = Client().post("/login/", {"username": "bob", "password": "wrong"}).content.decode()
-    assert "Wrong name or password. Both are case-sensitive." in told
+def test_a_wrong_password_is_shown_on_the_page():
+    text = Client().post("/login/", {"username": "bob", "password": "wrong"}).content.decode()
+    assert "Wrong name or password. Both are case-sensitive." in text
 
 
 @pytest.fixture

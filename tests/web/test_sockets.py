@@ -292,8 +292,8 @@ def test_behind_tls_cookies_belong_to_this_origin_alone(tmp_path, django_db_bloc
         person("ann")
         page = httpx.get(f"{behind.url}/login/", timeout=PATIENCE)
         assert page.headers["strict-transport-security"] == "max-age=31536000"
-        told = page.headers["set-cookie"]
-        assert told.startswith("__Host-csrftoken=")
-        assert {"Secure", "Path=/"} <= {part.strip() for part in told.split(";")}
-        assert "Domain" not in told
+        header = page.headers["set-cookie"]
+        assert header.startswith("__Host-csrftoken=")
+        assert {"Secure", "Path=/"} <= {part.strip() for part in header.split(";")}
+        assert "Domain" not in header
     assert ours.SESSION_COOKIE_NAME == "sessionid"

@@ -81,8 +81,8 @@ def test_the_page_adds_and_removes_and_shows_the_host_key(settings: Any) -> None
 
 def test_rest_says_where_it_is_and_by_which_key_it_is_known(settings: Any) -> None:
     settings.GPUSHARE_SSH = ("127.0.0.1", 2222)
-    told = client_for(make_user()).get("/api/v1/ssh/").json()
-    assert told == {"port": 2222, "host_key": ssh_keys.host_key_line(), "fingerprint": ssh_keys.host_fingerprint()}
+    answer = client_for(make_user()).get("/api/v1/ssh/").json()
+    assert answer == {"port": 2222, "host_key": ssh_keys.host_key_line(), "fingerprint": ssh_keys.host_fingerprint()}
     before = ssh_keys.host_fingerprint()
     settings.SECRET_KEY = "another"
     assert ssh_keys.host_fingerprint() != before

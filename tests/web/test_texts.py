@@ -104,8 +104,8 @@ async def test_in_the_cookie_of_a_websocket(cookie, closed):
     scope = {"type": "websocket", "path": "/ws/dashboard/", "headers": headers, "query_string": b""}
     socket = ApplicationCommunicator(application, scope)
     await socket.send_input({"type": "websocket.connect"})
-    told = await socket.receive_output(60)
-    assert told["type"] in (["websocket.close"] if closed else ["websocket.accept", "websocket.close"])
+    message = await socket.receive_output(60)
+    assert message["type"] in (["websocket.close"] if closed else ["websocket.accept", "websocket.close"])
     await socket.send_input({"type": "websocket.disconnect", "code": 1005})
     await socket.wait()
 

@@ -96,10 +96,10 @@ def finished() -> Iterator[list[Any]]:
 
 
 class Client:
-    """Asks once; leaves when it is told to."""
+    """Asks once; leaves when it is asked to."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.sent: list[dict[str, Any]] = []
         self.heard, self.leave = asyncio.Event(), asyncio.Event()
         self._asked = False
 
@@ -115,7 +115,7 @@ class Client:
         return {"type": "http.request"}
 
     async def _send(self, message: Any) -> None:
-        self.told.append(message)
+        self.sent.append(message)
         if message.get("body"):
             self.heard.set()
 
@@ -134,8 +134,8 @@ async def test_all_that_is_done_for_a_request_is_done_in_the_thread_at_one_go(
         monkeypatch.setattr(kind, "__call__", counted)
     client = Client()
     await client.ask(handler)
-    assert client.told[0]["status"] == 200
-    assert b"</html>" in client.told[1]["body"]
+    assert client.sent[0]["status"] == 200
+    assert b"</html>" in client.sent[1]["body"]
     assert changes == [SyncToAsync]
     assert finished == [Handler]
 
@@ -175,5 +175,5 @@ async def test_a_stream_that_breaks_off_tells_the_server(
     client = Client()
     with pytest.raises(OSError, match="the disk is gone"):
         await client.ask(handler)
-    assert [message["body"] for message in client.told[1:]] == [b"first"]
+    assert [message["body"] for message in client.sent[1:]] == [b"first"]
     assert finished == [Handler]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def known(settings, monkeypatch):
     settings.ALLOWED_HOSTS = ["localhost", "127.0.0.1"]
-    monkeypatch.setattr(hosts, "_told", set())
+    monkeypatch.setattr(hosts, "_logged", set())
 
 
 def asked(client, host, path="/"):
@@ -51,16 +51,16 @@ def test_the_log_says_it_once_a_name_with_the_line_to_set_and_not_for_ever(clien
     caplog.set_level(logging.WARNING)
     for _ in range(3):
         asked(client, "gpu1.lab")
-    told = [record.getMessage() for record in caplog.records if record.name == "gpushare.hosts"]
-    assert told == [
+    messages = [record.getMessage() for record in caplog.records if record.name == "gpushare.hosts"]
+    assert messages == [
         'Somebody asked for "gpu1.lab" and was refused. If that is this host: '
         'GPUSHARE_ALLOWED_HOSTS="localhost 127.0.0.1 gpu1.lab"'
     ]
     for number in range(3 * hosts.NAMES):
         asked(client, f"made-up-{number}.example")
-    told = [record.getMessage() for record in caplog.records if record.name == "gpushare.hosts"]
-    assert len(told) == hosts.NAMES + 1
-    assert told[-1].startswith("No more names")
+    messages = [record.getMessage() for record in caplog.records if record.name == "gpushare.hosts"]
+    assert len(messages) == hosts.NAMES + 1
+    assert messages[-1].startswith("No more names")
 
 
 @pytest.mark.parametrize("known", [["localhost"], ["*"], [".lab.example"]])

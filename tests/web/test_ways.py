@@ -27,7 +27,7 @@ def test_the_launch_form_leads_to_all_of_rest(gpu):
     assert 'href="/api/v1/docs/"' in page_for(Role.USER, "/launch/")
 
 
-def test_launches_to_start_from_are_told_apart_by_their_names(gpu):
+def test_launches_to_start_from_are_distinguished_by_their_names(gpu):
     """The demo's four have commands that are alike for the first forty letters."""
     owner = make_user("ada")
     for name in ("demo-a", "demo-b"):

@@ -154,7 +154,7 @@ def test_soonest_counts_what_was_launched_a_moment_ago_as_taken(ada, nodes, sett
     assert "a: 4 GiB free" in made.node_reason
 
 
-def test_a_swarm_is_told_only_where_the_setting_names_a_policy(nodes, settings) -> None:
+def test_a_swarm_is_constrained_only_where_the_setting_names_a_policy(nodes, settings) -> None:
     for value, tells in {"auto": False, "spread": True, "pack": True, "soonest": True}.items():
         settings.GPUSHARE_PLACEMENT = value
         assert sites.tells_a_swarm() is tells
@@ -176,8 +176,8 @@ def test_the_preview_and_a_forecast_say_where_it_would_go_and_why(client, ada, n
     found = {"fits": True, "behind": [], "earliest": None, "message": "Fits now."}
     browser = signed_in(ada)
     with commands_answered(result=found):
-        told = client.get("/api/v1/forecast/", {"gpu_memory": "2GiB"}).json()
-        assert (told["node"], told["node_reason"]) == ("a", why)
+        answer = client.get("/api/v1/forecast/", {"gpu_memory": "2GiB"}).json()
+        assert (answer["node"], answer["node_reason"]) == ("a", why)
         only = client.get("/api/v1/forecast/", {"gpu_memory": "2GiB", "constraints": "node!=a,node.labels.disk==ssd"})
         assert only.json()["node"] == "b"
         preview = browser.post("/launch/forecast/", {"gpu_memory": "2GiB"}).json()

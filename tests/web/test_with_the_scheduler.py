@@ -64,7 +64,7 @@ async def rest(host) -> Rest:
     return Rest(await query(lambda: tokens.make(make_user("olga", Role.ADMIN))[1]))
 
 
-async def test_an_outcome_is_told_and_not_found_by_looking(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outcome_is_reported_and_not_found_by_looking(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuing, "LOOK_AGAIN", 3600.0)
     monkeypatch.setattr(steering, "wait_for", partial(issuing.wait_for, timeout=3600.0))
     body = await rest.launch("a", "--hold", "3600")
@@ -124,7 +124,7 @@ async def _first_in_queue(rest: Rest) -> dict[str, Any]:
     return await eventually(first)
 
 
-async def test_a_suspended_container_waits_in_the_queue_and_is_told_why(host: Host, rest: Rest) -> None:
+async def test_a_suspended_container_waits_in_the_queue_and_the_reason_is_shown(host: Host, rest: Rest) -> None:
     holder = await rest.launch("holder", "--bytes", "3GiB", "--check", "1MiB", "--hold", "3600", gpu_memory="4GiB")
     await host.says(await query(Container.objects.get, pk=holder["id"]), "holding")
     waiter = await rest.launch("waiter", "--bytes", "3GiB", "--check", "1MiB", gpu_memory="4GiB")

@@ -63,7 +63,7 @@ class Announcements(GenericViewSet[Any]):
     def create(self, request: Request) -> Response:
         """Tells everybody: a banner on each page, Attention, mail. For admins.
 
-        With `begins_at` and `ends_at` it is a window of maintenance: whoever launches what may still run then is told,
+        With `begins_at` and `ends_at` it is a window of maintenance: a launch of what may still run then is warned,
         and at `begins_at` the nodes are drained, and containers `stay`, `move` to host memory, or `end`. 400: in the
         past, or without an end.
         """
@@ -145,7 +145,7 @@ class Reservations(GenericViewSet[Any]):
 
 
 class CalendarAnswer(serializers.Serializer[Any]):
-    url = serializers.CharField(help_text="To subscribe to, as iCalendar. It is told here and never again.")
+    url = serializers.CharField(help_text="To subscribe to, as iCalendar. It is shown here and never again.")
 
 
 class CalendarAddress(APIView):

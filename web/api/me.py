@@ -50,7 +50,7 @@ class SourceAnswer(serializers.Serializer[Any]):
 
     kind = serializers.CharField(allow_blank=True)
     groups = serializers.ListField(child=serializers.CharField())
-    told = serializers.CharField(help_text="In a sentence.")
+    explanation = serializers.CharField(help_text="In a sentence.")
 
 
 class WeekAnswer(serializers.Serializer[Any]):

@@ -59,7 +59,7 @@ class Nodes(ListAPIView[Node]):
 
     @extend_schema(request=NodeNameSpec, responses={201: InvitationAnswer, **ERRORS})
     def post(self, request: Request) -> Response:
-        """Invites a host: the command with which it joins, once and within an hour. It is told here and never again.
+        """Invites a host: the command with which it joins, once and within an hour. It is shown here and never again.
 
         For admins. One that this name was invited with before is good no more. 409: the database is a file of one host.
         """
@@ -123,7 +123,7 @@ class OneNode(_OneNode):
     def delete(self, request: Request, name: str) -> Response:
         """Removes one that is away and empty; its history stays, and a scheduler of its name brings it back.
 
-        With `force=true` its containers end, as far as is told, as lost with their node. For admins. 409: its scheduler
+        With `force=true` its containers end, in the records, as lost with their node. For admins. 409: its scheduler
         lives, or it fell silent with containers that may live.
         """
         nodes.remove(person(request), name, force=RemoveQuery.of(request).get("force", False))

@@ -1,4 +1,4 @@
-"""notifying/: who is told of what needs somebody. me/notifications/, me/notices/: of one's own containers."""
+"""notifying/: who is notified of what needs somebody. me/notifications/, me/notices/: of one's own containers."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from web.services import notifying
 from web.spec.notifying import NotificationsSpec, ReceiverSpec, RuleSpec, SilenceSpec
 
 
-class MaySayWhoIsTold(BasePermission):
+class MayManageNotifications(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
         require(person(request), Deed.NOTIFY)
         return True
@@ -84,7 +84,7 @@ class DeliveryAnswer(serializers.ModelSerializer[Delivery]):
     person = serializers.CharField(
         source="notice.user.username", default=None, allow_null=True, help_text="Whose mail; else null."
     )
-    message = serializers.CharField(source="told")
+    message = serializers.CharField(source="text")
     kind = serializers.CharField(source="episode.kind", default=None, allow_null=True)
 
     class Meta:
@@ -97,7 +97,7 @@ class DeliveryAnswer(serializers.ModelSerializer[Delivery]):
 class _Edited(GenericViewSet[Any]):
     """Lists, shows, makes and removes rows of one model, by the functions of the service."""
 
-    permission_classes = [IsSignedIn, TokenAllows, MaySayWhoIsTold]
+    permission_classes = [IsSignedIn, TokenAllows, MayManageNotifications]
     lookup_value_converter = "int"
 
     def _listed(self, request: Request) -> Response:
@@ -154,7 +154,7 @@ class Receivers(_Edited):
 
 
 class Rules(_Edited):
-    """What each receiver is told of. For admins."""
+    """What each receiver is notified of. For admins."""
 
     queryset = Rule.objects.select_related("receiver")
     serializer_class = RuleAnswer
@@ -166,7 +166,7 @@ class Rules(_Edited):
 
     @extend_schema(request=RuleSpec, responses={201: RuleAnswer, **ERRORS})
     def create(self, request: Request) -> Response:
-        """Makes a rule: from now on the receiver is told of what it is about, also of what has begun before."""
+        """Makes a rule: from now on the receiver is notified of what it is about, also of what has begun before."""
         return self._answer(notifying.add_rule(person(request), body(request)), status.HTTP_201_CREATED)
 
     @extend_schema(request=RuleSpec, responses={200: RuleAnswer, **ERRORS})
@@ -181,7 +181,7 @@ class Rules(_Edited):
 
 
 class Silences(_Edited):
-    """What nobody is told of for a while. What goes on when a silence ends is told then. For admins."""
+    """What is not sent for a while. What goes on when a silence ends is sent then. For admins."""
 
     queryset = Silence.objects.all()
     serializer_class = SilenceAnswer
@@ -198,7 +198,7 @@ class Silences(_Edited):
 
     @extend_schema(request=None, responses={204: None, **ERRORS})
     def destroy(self, request: Request, pk: int) -> Response:
-        """Ends a silence: what goes on is told again from now on."""
+        """Ends a silence: what goes on is sent again from now on."""
         return self._removed(request, pk)
 
 
@@ -210,7 +210,7 @@ class DeliveryQuery(PageQuery):
 class Deliveries(GenericAPIView[Delivery]):
     """Messages of the last week, the newest first: when each was tried last, what went wrong, when it is tried next."""
 
-    permission_classes = [IsSignedIn, TokenAllows, MaySayWhoIsTold]
+    permission_classes = [IsSignedIn, TokenAllows, MayManageNotifications]
     serializer_class = DeliveryAnswer
 
     @extend_schema(parameters=[DeliveryQuery], responses={200: DeliveryAnswer(many=True), **ERRORS})
@@ -221,12 +221,12 @@ class Deliveries(GenericAPIView[Delivery]):
 
 
 class NotificationsAnswer(serializers.Serializer[Any]):
-    """What you are told of your containers, and how."""
+    """What you are notified of about your containers, and how."""
 
     mail = serializers.BooleanField()
     browser = serializers.BooleanField()
     happenings = serializers.ListField(child=serializers.ChoiceField(Happening.choices))
-    goes_on_minutes = serializers.FloatField(help_text="It waited so long, or that it goes on is not told.")
+    goes_on_minutes = serializers.FloatField(help_text="Shorter waits are not notified.")
     address = serializers.CharField(source="user.email", help_text="Where mail goes; an admin or a directory sets it.")
     can_mail = serializers.SerializerMethodField(help_text="Whether mail is set up here and you have an address.")
 
@@ -237,13 +237,13 @@ class NotificationsAnswer(serializers.Serializer[Any]):
 class Notifications(APIView):
     @extend_schema(responses={200: NotificationsAnswer, **ERRORS})
     def get(self, request: Request) -> Response:
-        """What you are told of your containers; a launch may say otherwise (`notify`)."""
+        """What you are notified of about your containers; a launch may say otherwise (`notify`)."""
         Query.of(request)
         return Response(NotificationsAnswer(notifying.wish_of(person(request))).data)
 
     @extend_schema(request=NotificationsSpec, responses={200: NotificationsAnswer, **ERRORS})
     def patch(self, request: Request) -> Response:
-        """Changes what you are told, of the fields that are given; the others stay."""
+        """Changes your notifications, of the fields that are given; the others stay."""
         return Response(NotificationsAnswer(notifying.set_wish(person(request), body(request))).data)
 
 
@@ -261,7 +261,7 @@ class NoticeQuery(PageQuery):
 
 
 class Notices(GenericAPIView[Notice]):
-    """What you were told in the browser in the last week, the oldest first."""
+    """Your notifications in the browser of the last week, the oldest first."""
 
     serializer_class = NoticeAnswer
 

@@ -134,6 +134,6 @@ class Forecast(APIView):
         if isinstance(result, Response):
             raise Problem("scheduler_slow", "The scheduler has not answered in time; ask again.", 503)
         where, why = result.node.name if result.node else "", command.arguments["reason"]
-        told = dict(result.result or {})
-        told["message"] = f"{told.get('message', '')} {coming.said_before(command)}".strip()
-        return Response(ForecastAnswer({**told, "node": where, "node_reason": why}).data)
+        answer = dict(result.result or {})
+        answer["message"] = f"{answer.get('message', '')} {coming.said_before(command)}".strip()
+        return Response(ForecastAnswer({**answer, "node": where, "node_reason": why}).data)

@@ -13,7 +13,7 @@ MOST_NAMESAKES = 500  # containers of one name that are looked for, the newest
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NamedEntry:
     """An entry, the name of what it was done to, and the container if it was one that is known."""
 
     entry: AuditEntry
@@ -36,7 +36,7 @@ def entries(person: str = "", name: str = "", start: datetime | None = None, end
     return found.filter(action=action) if action else found
 
 
-def page(found: QuerySet[AuditEntry], size: int, before: int | None = None) -> tuple[list[Told], int | None]:
+def page(found: QuerySet[AuditEntry], size: int, before: int | None = None) -> tuple[list[NamedEntry], int | None]:
     """`size` of them, older than the entry `before`, and the id that the next page is asked for with.
 
     By place in the order and not by number: the millionth page costs what the first does.
@@ -53,15 +53,15 @@ def _containers_called(name: str) -> list[str]:
     return [str(pk) for pk in found[:MOST_NAMESAKES]]
 
 
-def _named(rows: list[AuditEntry]) -> list[Told]:
+def _named(rows: list[AuditEntry]) -> list[NamedEntry]:
     ids = {row.subject for row in rows if _is_id(row.subject)}
     names = {str(pk): name for pk, name in Container.objects.filter(pk__in=ids).values_list("pk", "name")}
-    return [Told(row, _name(row, names), row.subject if row.subject in names else "") for row in rows]
+    return [NamedEntry(row, _name(row, names), row.subject if row.subject in names else "") for row in rows]
 
 
 def _name(row: AuditEntry, names: dict[str, Any]) -> str:
-    told = row.detail.get("name") if isinstance(row.detail, dict) else None
-    return str(told) if told and isinstance(told, str) else names.get(row.subject, row.subject)
+    name = row.detail.get("name") if isinstance(row.detail, dict) else None
+    return str(name) if name and isinstance(name, str) else names.get(row.subject, row.subject)
 
 
 def _is_id(text: str) -> bool:

@@ -325,8 +325,8 @@ def _require_open(answer: Frame | None) -> None:
 def problem_of(payload: bytes) -> Problem:
     """The refusal that a frame of this payload carries. Raises BadFrame: another host's scheduler may be a stranger."""
     try:
-        told = json.loads(payload)
-        error, status = told["error"], int(told["status"])
+        answer = json.loads(payload)
+        error, status = answer["error"], int(answer["status"])
         problem = Problem(str(error["code"])[:64], str(error["message"])[:REFUSAL_LIMIT], status)
     except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
         raise BadFrame("a refusal that cannot be read") from None

@@ -106,14 +106,14 @@ async def _reached_now(container: Container, port: int) -> tuple[socket.socket, 
     node = await found_elsewhere(container)
     if node is None:
         async with _connecting.setdefault(container.pk, asyncio.Semaphore(AT_ONCE)):
-            connection, told = await connect_to_port(settings.GPUSHARE_HOME, container.pk, port)
+            connection, answer = await connect_to_port(settings.GPUSHARE_HOME, container.pk, port)
     else:
         connection = await reach(node, container, RelayOrder.Kind.PORT)
-        told = await asyncio.to_thread(ask_now, connection, connecting(container.pk, port))
-    if len(told) != PORT.size:
+        answer = await asyncio.to_thread(ask_now, connection, connecting(container.pk, port))
+    if len(answer) != PORT.size:
         connection.close()
         raise AWAY
-    return connection, PORT.unpack(told)[0]
+    return connection, PORT.unpack(answer)[0]
 
 
 def noteworthy(whose: tuple[int, UUID, int | str]) -> bool:

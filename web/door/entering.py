@@ -57,7 +57,7 @@ def named(name: str) -> tuple[Container, int]:
 
 
 def give_code(user: User, session: str, container: Container, port: int, browser: str) -> str:
-    """`session`: the key of theirs at the dashboard. `browser`: what the door has told it, a hash. Raises Problem."""
+    """`session`: the key of theirs at the dashboard. `browser`: what the door has given it, a hash. Raises Problem."""
     require_opening(user, container, port)
     AppSession.objects.filter(expires_at__lte=timezone.now()).delete()
     code = secrets.token_urlsafe(32)
@@ -84,8 +84,8 @@ def enter(code: str, browser: str, host: str, where: str) -> str:
     its = AppSession.objects.filter(user=found.user, container=found.container, port=found.port, browser="")
     its.exclude(pk__in=list(its.order_by("-pk")[:MOST].values_list("pk", flat=True))).delete()
     with audit.origin(where):
-        told = {"name": found.container.name, "port": found.port}
-        audit.record(found.user.get_username(), "app-opened", found.container.pk, **told)
+        detail = {"name": found.container.name, "port": found.port}
+        audit.record(found.user.get_username(), "app-opened", found.container.pk, **detail)
     return key
 
 

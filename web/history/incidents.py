@@ -43,7 +43,7 @@ LABELS: dict[Kind, str] = {
 }
 OF_CARDS = {"xid", "ecc", "hot", "gpu_gone", "drained"}
 OF_RESTARTS = {"scheduler_away", "engine_away", "database_away"}
-TOLD_OTHERWISE = {"waiting", "swapped_waiting", "announced"}  # as waits; and nothing went wrong yet
+SHOWN_OTHERWISE = {"waiting", "swapped_waiting", "announced"}  # as waits; and nothing went wrong yet
 _Event = AllocationEvent.Kind
 MOVES = {
     _Event.SWAPPED_OUT: "To host memory: {size}.",
@@ -111,12 +111,12 @@ def _ends(chosen: Q, start: datetime, end: datetime) -> Iterator[Incident]:
 
 def end_of(container: Container) -> str:
     """How it ended, in words: exit code, how long it ran, why."""
-    told = "Did not start."
+    text = "Did not start."
     if container.started_at is not None and container.finished_at is not None:
-        told = f"Ran {span((container.finished_at - container.started_at).total_seconds())}."
+        text = f"Ran {span((container.finished_at - container.started_at).total_seconds())}."
     if container.exit_code is not None:
-        told = f"Exit code {container.exit_code}. {told}"
-    return f"{told} {container.reason}".strip()
+        text = f"Exit code {container.exit_code}. {text}"
+    return f"{text} {container.reason}".strip()
 
 
 def _waits(chosen: Q, start: datetime, end: datetime) -> Iterator[Incident]:
@@ -174,7 +174,7 @@ def _episodes(start: datetime, end: datetime, person: str, gpu: str) -> Iterator
             "pk", flat=True
         )}  # fmt: skip
         found = found.filter(Q(gpu=gpu) | Q(container_id__in=there))
-    rows = list(found.exclude(kind__in=TOLD_OTHERWISE).order_by("-began_at")[:MOST])
+    rows = list(found.exclude(kind__in=SHOWN_OTHERWISE).order_by("-began_at")[:MOST])
     known = {str(each.pk): each for each in _containers(Q(pk__in={row.container_id for row in rows} - {""}))}
     for row in rows:
         kind = Kind.CARD if row.kind in OF_CARDS else Kind.RESTARTED if row.kind in OF_RESTARTS else Kind.ATTENTION

@@ -22,7 +22,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 SETTING = "GPUSHARE_ALLOWED_HOSTS"
 CHECKS = ("/healthz", "/readyz")
 
-_told: set[str] = set()
+_logged: set[str] = set()
 _lock = threading.Lock()
 
 
@@ -71,14 +71,14 @@ def _problem(name: str) -> Problem:
 
 def _tell(name: str) -> None:
     with _lock:
-        if name in _told or len(_told) >= NAMES:
+        if name in _logged or len(_logged) >= NAMES:
             return
-        _told.add(name)
-        last = len(_told) == NAMES
+        _logged.add(name)
+        last = len(_logged) == NAMES
     if name:
         allowed = " ".join([*settings.ALLOWED_HOSTS, name])
         log.warning('Somebody asked for "%s" and was refused. If that is this host: %s="%s"', name, SETTING, allowed)
     else:
         log.warning("Somebody asked with a Host header that is no name of a host, and was refused.")
     if last:
-        log.warning("No more names that are refused are told of until the next start.")
+        log.warning("No more names that are refused are logged until the next start.")

@@ -79,7 +79,7 @@ def _entry(key: Hashable) -> Entry:
 
 
 def database_version() -> Hashable:
-    """Differs after each change. None if it cannot be told: within a transaction, which sees its own changes alone, or
+    """Differs after each change. None if it is not known: within a transaction, which sees its own changes alone, or
     where this process may not open the database's file."""
     if connection.in_atomic_block:
         return None

@@ -1,4 +1,4 @@
-"""What browsers are told, and asked: the Content-Security-Policy of every page (our own files and nothing else, nothing
+"""What browsers are sent, and asked: the Content-Security-Policy of every page (our own files and nothing else, nothing
 inline), and whether a page of another site asks."""
 
 from collections.abc import Callable

@@ -14,7 +14,7 @@ from web.people import visitor
 
 SIGN_IN = 4401  # close code: no session, or no longer (WebSockets have no status codes once accepted)
 TOO_MANY = 4429  # this user has too many open
-LONGEST = 1000  # characters of what we are told
+LONGEST = 1000  # characters of a message
 WHOLE_AGAIN = 1.0  # seconds
 
 _open = Places(32, "websockets_in_all")  # of a person: one for each open tab

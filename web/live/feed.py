@@ -90,14 +90,14 @@ class Feed:
 
     async def _read(self) -> None:
         """Reads for ever. A database that is away is news once: then screens see the age of what they show grow."""
-        told = time.monotonic()
+        beaten = time.monotonic()
         failing = False
         while True:
             began = time.monotonic()
             self.hint.clear()
             try:
-                if await self._look(beat=began - told >= HEARTBEAT):
-                    told = began
+                if await self._look(beat=began - beaten >= HEARTBEAT):
+                    beaten = began
                 failing = False
             except Exception:
                 if not failing:

@@ -1,4 +1,4 @@
-"""What Prometheus is told, read from the database at each scrape.
+"""What Prometheus gets, read from the database at each scrape.
 
 One reading, in four queries, and no state: what a scheduler counts of its own work comes with its sign of life
 (`Node.figures`), so nobody asks the process that decides, and a killed one leaves what it last said. A live container
@@ -68,7 +68,7 @@ def read() -> Iterator[Family]:
 
 
 def _are_whole(figures: Mapping[str, Any]) -> bool:
-    """Whoever has stolen a host says of its scheduler what they like, and the others' figures are told all the same."""
+    """Whoever has stolen a host says of its scheduler what they like, and the others' figures are still shown."""
     if not figures.keys() >= WORK:
         return False
     histograms = [figures[key] for _, key, _ in HISTOGRAMS]
@@ -89,16 +89,16 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Family]:
                 {own: len(node.outdated) for own, node in by.items()})  # fmt: skip
     info = Family("info", "gpushare_node", "What the host runs.")
     for node in nodes:
-        told = {"engine": node.engine, "policy": node.policy, "driver": node.driver}
-        info.add(labels(node=node.name, **told, simulated=str(node.simulated).lower()))
+        about = {"engine": node.engine, "policy": node.policy, "driver": node.driver}
+        info.add(labels(node=node.name, **about, simulated=str(node.simulated).lower()))
     yield info
 
 
-def _work(told: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
+def _work(reports: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
     """What schedulers count of their own work, since they were started."""
     for name, key, help_ in HISTOGRAMS:
         histogram = Family("histogram", f"gpushare_{name}", help_)
-        for own, figures in told:
+        for own, figures in reports:
             found = figures[key]
             histogram.add_histogram(own, found["bounds"], found["counts"], found["sum"])
         yield histogram
@@ -108,8 +108,8 @@ def _work(told: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
     calls = Family("counter", "gpushare_engine_calls", "Calls to the engine.")
     failures = Family("counter", "gpushare_engine_failures", "Calls to the engine that failed.")
     written = Family("counter", "gpushare_events_written", "Events that the audit log has.")
-    behind = Family("gauge", "gpushare_store_behind", "What is told and not in the database yet.")
-    for own, figures in told:
+    behind = Family("gauge", "gpushare_store_behind", "What is recorded and not in the database yet.")
+    for own, figures in reports:
         for kind in AllocationEvent.Kind.values:
             events.add(f"{own},{labels(kind=kind)}", figures["events"].get(kind, 0))
         for direction in ("out", "in"):
@@ -182,8 +182,8 @@ def _containers(nodes: Mapping[int, str]) -> Iterator[Family]:
     yield from _claims(of_claims, claims)
     yield gauge("gpushare_queue_length", "Containers that wait for GPU memory.",
                 {labels(node=node): count for node, count in queue.items()})  # fmt: skip
-    told = {labels(node=node, state=state.value): states[node, state] for node in queue for state in LIVE}
-    yield gauge("gpushare_containers", "Live containers by state.", told)
+    counts = {labels(node=node, state=state.value): states[node, state] for node in queue for state in LIVE}
+    yield gauge("gpushare_containers", "Live containers by state.", counts)
 
 
 def _claims(owns: Sequence[str], figures: Sequence[tuple[Any, ...]]) -> Iterator[Family]:

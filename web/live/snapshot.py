@@ -25,7 +25,7 @@ Record = dict[str, Any]
 Records = Mapping[str, Record]
 Snapshot = dict[str, Any]  # "node": Record; each of SECTIONS: dict[str, Record]
 
-ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still told about: screens see how it ended
+ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still sent: screens see how it ended
 SECTIONS = ("nodes", "gpus", "containers", "attention")
 FIELDS = (
     "pk", "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",
@@ -49,7 +49,7 @@ def read() -> Snapshot:
 
 
 def appliance() -> Record:
-    """The section "node" alone: what is told above every page."""
+    """The section "node" alone: what is shown above every page."""
     return _whole(list(_nodes()))
 
 
@@ -100,20 +100,20 @@ def _whole(nodes: Sequence[Node]) -> Record:
         own = _node(nodes[0])
         return {key: own[key] for key in ("name", "policy", "engine", "simulated", "error", "alive")}
     living = [node for node in nodes if node.is_alive()]
-    told = living or nodes
-    policies, engines = {node.policy for node in told}, {node.engine for node in told}
+    shown = living or nodes
+    policies, engines = {node.policy for node in shown}, {node.engine for node in shown}
     return {
         "name": name,
         "policy": policies.pop() if len(policies) == 1 else "",
         "engine": engines.pop() if len(engines) == 1 else "",
-        "simulated": all(node.simulated for node in told),
+        "simulated": all(node.simulated for node in shown),
         "error": "",
         "alive": bool(living),
     }
 
 
 def _node(node: Node) -> Record:
-    """When it was last seen is told of one that is away: of the others that is now."""
+    """When it was last seen, if it is away: for the others that is now."""
     alive = node.is_alive()
     return {
         "name": node.name,

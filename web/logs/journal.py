@@ -60,7 +60,7 @@ class Journal(logging.Handler):
         text = "\n".join([self._formed.message(record), *self._formed.traceback(record)])
         fields = {
             "MESSAGE": text if longest is None else text[:longest],
-            "PRIORITY": next((str(told) for least, told in PRIORITIES if record.levelno >= least), "7"),
+            "PRIORITY": next((str(priority) for least, priority in PRIORITIES if record.levelno >= least), "7"),
             "SYSLOG_IDENTIFIER": "gpushare",
             "LOGGER": record.name,
             "CODE_FILE": record.pathname,

@@ -42,8 +42,8 @@ class Formed(logging.Formatter):
         """Those that it has."""
         known: dict[str, str] = {}
         for each in record.args if isinstance(record.args, tuple) else ():
-            if told := getattr(type(each), "log_fields", None):
-                known |= told(each)
+            if fields_of := getattr(type(each), "log_fields", None):
+                known |= fields_of(each)
         return {name: value for name in FIELDS if (value := known.get(name))}
 
     def traceback(self, record: logging.LogRecord) -> list[str]:

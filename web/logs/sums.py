@@ -75,11 +75,11 @@ class InSums(logging.Filter):
 
     def _at_exit(self) -> None:
         """Says the rest. Whoever took the stream may have closed it by now, and then nobody is left to tell of that."""
-        told, logging.raiseExceptions = logging.raiseExceptions, False
+        before, logging.raiseExceptions = logging.raiseExceptions, False
         try:
             self._sweep(everything=True)
         finally:
-            logging.raiseExceptions = told
+            logging.raiseExceptions = before
 
     def _sweep(self, *, everything: bool = False) -> None:
         """Forgets the kinds that have become quiet, and says how many of each were left out."""

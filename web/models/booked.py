@@ -42,7 +42,7 @@ class Announcement(models.Model):
     made_by = models.CharField(max_length=150)
     made_at = models.DateTimeField(auto_now_add=True)
     withdrawn_at = models.DateTimeField(null=True, blank=True)
-    told_at = models.DateTimeField(null=True, blank=True, help_text="When people were told of it.")
+    notified_at = models.DateTimeField(null=True, blank=True, help_text="When people were notified of it.")
     begun_at = models.DateTimeField(null=True, blank=True, help_text="When its nodes were drained.")
 
     objects = AnnouncementQuerySet.as_manager()

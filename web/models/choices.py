@@ -23,7 +23,7 @@ class GaveWay(models.TextChoices):
     BOOKED = "booked"  # a reservation has begun, or is about to
 
     @property
-    def told(self) -> str:
+    def opening(self) -> str:
         """How the detail of such a swap begins; where a person has asked for it, another word stands there."""
         was = {
             GaveWay.IDLE: "It was idle",

@@ -88,7 +88,7 @@ class Node(models.Model):
         max_length=500, blank=True, help_text="Why containers cannot take turns on a card here; empty if they can."
     )
 
-    told = models.BigIntegerField(default=0, help_text="The number of the last of its events that is written here.")
+    last_event = models.BigIntegerField(default=0, help_text="The number of its last event that is written here.")
     outbox = models.CharField(max_length=36, blank=True, help_text="Which outbox of its host gave the numbers.")
     skew = models.FloatField(default=0, help_text="Seconds by which its clock is ahead of the database's.")
     role = models.CharField(max_length=63, blank=True, help_text="Its own PostgreSQL role; empty: it has none.")
@@ -100,12 +100,12 @@ class Node(models.Model):
 
     @classmethod
     def several(cls) -> bool:
-        """Whether people have to be told which node is meant."""
+        """Whether people need the name of the node that is meant."""
         return cls.objects.listed().count() > 1
 
     @classmethod
     def here(cls) -> "Node | None":
-        """The host that people are told of: the one of our name, else the one whose scheduler was seen last."""
+        """The host that people see: the one of our name, else the one whose scheduler was seen last."""
         own = Q(name=settings.GPUSHARE_NODE)
         nodes = cls.objects.listed()
         return nodes.filter(own).first() or nodes.order_by(ordered("seen_at", down=True), "-pk").first()
@@ -182,7 +182,7 @@ class Gpu(models.Model):
     xid = models.PositiveIntegerField(null=True, blank=True, help_text="The last critical error that it reported.")
     xid_at = models.DateTimeField(null=True, blank=True)
     ecc_errors = models.BigIntegerField(
-        null=True, blank=True, help_text="Uncorrected memory errors since the driver was loaded; null: not told."
+        null=True, blank=True, help_text="Uncorrected memory errors since the driver was loaded; null: not reported."
     )
     strangers = models.JSONField(
         default=list, help_text="[{pid, bytes, user, command}]: processes on it that are no container's, largest first."

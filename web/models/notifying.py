@@ -1,4 +1,4 @@
-"""Who is told of what needs somebody, and what became of each message (docs/notifying.md).
+"""Who is notified of what needs somebody, and what became of each message (docs/notifying.md).
 
 Receivers, rules, silences and wishes are what people want; `web/services/` alone writes them. Episodes, notices and
 deliveries are what happened; `web/notifying/` alone writes them. Times are aware UTC datetimes.
@@ -24,7 +24,7 @@ class Severity(models.TextChoices):
 
 
 class Happening(models.TextChoices):
-    """What a container's owner can be told of."""
+    """What a container's owner can be notified of."""
 
     GOES_ON = "goes_on"
     ENDED = "ended"
@@ -66,14 +66,14 @@ class Receiver(models.Model):
 
 
 class Rule(models.Model):
-    """What a receiver is told of."""
+    """What a receiver is notified of."""
 
     receiver = models.ForeignKey(Receiver, on_delete=models.CASCADE, related_name="rules")
     kinds = models.JSONField(default=list, help_text="Of attention; empty: all.")
     severity = models.CharField(max_length=8, choices=Severity, default=Severity.INFO, help_text="The least.")
     minutes = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)], help_text="That it has lasted.")
-    repeat_minutes = models.FloatField(null=True, help_text="Told again so often while it lasts; empty: once.")
-    resolved = models.BooleanField(default=True, help_text="Told when it is over, too.")
+    repeat_minutes = models.FloatField(null=True, help_text="Sent again so often while it lasts; empty: once.")
+    resolved = models.BooleanField(default=True, help_text="Sent when it is over, too.")
     enabled = models.BooleanField(default=True)
 
     class Meta:
@@ -81,7 +81,7 @@ class Rule(models.Model):
 
 
 class Silence(models.Model):
-    """What nobody is told of for a while. An empty field is any."""
+    """What is not sent for a while. An empty field is any."""
 
     until = models.DateTimeField()
     kind = models.CharField(max_length=32, blank=True)
@@ -96,7 +96,7 @@ class Silence(models.Model):
 
 
 class Wish(models.Model):
-    """What one person wants to be told of about their own containers, and how. No row: what a new one would say."""
+    """What one person wants to be notified of about their own containers, and how. No row: what a new one would say."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="wish")
     mail = models.BooleanField(default=False)
@@ -128,7 +128,7 @@ class Episode(models.Model):
 
 
 class Notice(models.Model):
-    """Something that happened to a container of somebody who wants to be told; or, without one, a notice for all."""
+    """Something that happened to a container whose owner wants to be notified; or, without one, a notice for all."""
 
     event = models.OneToOneField(AllocationEvent, null=True, on_delete=models.CASCADE)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="notices")
@@ -160,7 +160,7 @@ class Delivery(models.Model):
     episode = models.ForeignKey(Episode, null=True, on_delete=models.CASCADE, related_name="deliveries")
     notice = models.OneToOneField(Notice, null=True, on_delete=models.CASCADE)
     phase = models.CharField(max_length=8, choices=Phase)
-    round = models.PositiveIntegerField(default=0, help_text="How often it was told before.")
+    round = models.PositiveIntegerField(default=0, help_text="How often it was sent before.")
     made_at = models.DateTimeField()
     due_at = models.DateTimeField(help_text="When it is tried next.")
     tries = models.PositiveIntegerField(default=0)
@@ -179,7 +179,7 @@ class Delivery(models.Model):
         indexes = [models.Index(fields=["done_at", "due_at"])]
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The sentence that it carries."""
         if self.notice is not None:
             return self.notice.message

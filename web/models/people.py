@@ -107,7 +107,7 @@ class Membership(models.Model):
     digest = models.CharField(max_length=64, null=True, unique=True, editable=False, help_text="Empty: none is open.")
     expires_at = models.DateTimeField(null=True, help_text="Of the invitation.")
     ends_at = models.DateTimeField(null=True, db_index=True, help_text="When the account is disabled; empty: never.")
-    warned_at = models.DateTimeField(null=True, help_text="When its owner was told by mail.")
+    warned_at = models.DateTimeField(null=True, help_text="When its owner was notified by mail.")
 
     def __str__(self) -> str:
         return f"{self.user}, until {self.ends_at}"

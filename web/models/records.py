@@ -130,7 +130,7 @@ class Container(models.Model):
         help_text="The first run of what a Swarm has begun again; empty: this is it.",
     )  # fmt: skip
     notify = models.JSONField(
-        null=True, blank=True, help_text="What of it its owner is told; empty: as they wish for all."
+        null=True, blank=True, help_text="What of it its owner is notified of; empty: as they wish for all."
     )
     user = models.CharField(max_length=65, blank=True, help_text="Of its programs; empty: as its image says.")
     init = models.BooleanField(default=True, help_text="Its first process reaps orphans, if its command does not.")
@@ -387,7 +387,7 @@ class Command(models.Model):
         super().save(*args, **kwargs)
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What to tell people about it; a launch that takes its time tells how far the fetching of its image is."""
         waits = "The scheduler has not answered yet. It will do this as soon as it can."
         return self.message or (waits if self.done_at is None else "Done.")

@@ -1,4 +1,4 @@
-"""Notices for everybody, told once to each person who wants to be told; and what is to begin, begun."""
+"""Notices for everybody, sent once to each person who wants them; and what is to begin, begun."""
 
 from datetime import datetime
 
@@ -14,9 +14,9 @@ from web.services.booked import announcements, coming
 def look(now: datetime) -> None:
     announcements.begin_due(now)
     coming.tell(now)
-    for each in Announcement.objects.current(now).filter(told_at=None):
+    for each in Announcement.objects.current(now).filter(notified_at=None):
         with transaction.atomic():
-            if Announcement.objects.filter(pk=each.pk, told_at=None).update(told_at=now):
+            if Announcement.objects.filter(pk=each.pk, notified_at=None).update(notified_at=now):
                 _tell(each, now)
 
 

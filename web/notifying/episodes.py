@@ -8,7 +8,7 @@ from django.db.models import F
 from web.models import Episode
 from web.services.attention import Item, Kind, recorded
 
-SETTLES = timedelta(seconds=30)  # what comes back sooner was not gone: a state that flaps is told of once
+SETTLES = timedelta(seconds=30)  # what comes back sooner was not gone: a state that flaps is sent once
 
 
 def look(now: datetime) -> Mapping[str, Item]:

@@ -1,4 +1,4 @@
-"""What happened to somebody's container, told to its owner: once, whichever process looks and wherever it is killed.
+"""What happened to somebody's container, sent to its owner: once, whichever process looks and wherever it is killed.
 
 Allocation events are numbered in the order in which they were committed (an append holds the chain's row), so the last
 number that was looked at, written in one transaction with what follows from it, says all.
@@ -30,7 +30,7 @@ KINDS = (
     Kind.NOT_RESTORED,
     Kind.CARD_DRAINED,
 )
-GAVE_WAY = tuple(why.told for why in GaveWay)
+GAVE_WAY = tuple(why.opening for why in GaveWay)
 
 
 def look(now: datetime) -> int:

@@ -67,7 +67,7 @@ class Notifier:
             self._fails = False
         except Exception as error:
             if not self._fails:  # once, and not once a second
-                log.warning("nobody can be told of anything just now: %s", error, exc_info=not _is_away(error))
+                log.warning("no notifications can be sent just now: %s", error, exc_info=not _is_away(error))
             self._fails = True
             connections.close_all()
 

@@ -22,13 +22,13 @@ from web.services.attention import Item
 DAY = timedelta(days=1)  # so long a message is tried
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=10), timedelta(minutes=10)
 CLAIM = timedelta(seconds=60)
-WAITING_MOST = 1000  # messages for one receiver; what is still so is told once there is room
+WAITING_MOST = 1000  # messages for one receiver; what is still so is sent once there is room
 KEPT = timedelta(days=7)  # what is over is shown for so long
 KEPT_MOST = 10_000
 EPISODES_KEPT = timedelta(days=90)  # for the page Incidents
 
 Phase = Delivery.Phase
-Told = dict[tuple[int, str], Delivery]  # the last of each episode and phase
+Lasts = dict[tuple[int, str], Delivery]  # the last of each episode and phase
 
 
 def make(now: datetime, seen: Mapping[str, Item]) -> None:
@@ -41,19 +41,19 @@ def make(now: datetime, seen: Mapping[str, Item]) -> None:
         return
     recent = Episode.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - DAY))
     episodes = list(recent)
-    told: dict[int, Told] = defaultdict(dict)
+    lasts: dict[int, Lasts] = defaultdict(dict)
     for row in Delivery.objects.filter(episode__in=recent.order_by().values("pk")).order_by("round"):
-        told[row.receiver_id or 0][row.episode_id or 0, row.phase] = row
+        lasts[row.receiver_id or 0][row.episode_id or 0, row.phase] = row
     for receiver, asked in chosen.items():
-        found = [_next(now, receiver, asked, episode, told[receiver.pk], silences) for episode in episodes]
+        found = [_next(now, receiver, asked, episode, lasts[receiver.pk], silences) for episode in episodes]
         _add(receiver, [message for message in found if message is not None], seen)
 
 
 def _next(
-    now: datetime, receiver: Receiver, asked: list[Rule], episode: Episode, told: Told, silences: list[Silence]
+    now: datetime, receiver: Receiver, asked: list[Rule], episode: Episode, last: Lasts, silences: list[Silence]
 ) -> Delivery | None:
-    """What this receiver is to be told of this episode next, if anything."""
-    fired, resolved = told.get((episode.pk, Phase.FIRING)), told.get((episode.pk, Phase.RESOLVED))
+    """What this receiver is to be sent of this episode next, if anything."""
+    fired, resolved = last.get((episode.pk, Phase.FIRING)), last.get((episode.pk, Phase.RESOLVED))
     if episode.ended_at is not None:
         wanted = any(rule.resolved and rules.is_about(rule, episode) for rule in asked)
         return _message(now, receiver, episode, Phase.RESOLVED, 0) if fired and wanted and not resolved else None
@@ -80,7 +80,7 @@ def _add(receiver: Receiver, rows: list[Delivery], seen: Mapping[str, Item]) -> 
     for row in rows:
         assert row.episode is not None
         item = seen.get(row.episode.key)
-        if item is not None and item.message != row.episode.message:  # what is told is what is so now
+        if item is not None and item.message != row.episode.message:  # what is sent is what is so now
             Episode.objects.filter(pk=row.episode.pk).update(message=item.message)
     Delivery.objects.bulk_create(rows, ignore_conflicts=True)
 
@@ -156,7 +156,7 @@ def tidy(now: datetime) -> None:
     later = Delivery.objects.filter(
         receiver=OuterRef("receiver"), episode=OuterRef("episode"), phase=Phase.FIRING, round__gt=OuterRef("round")
     )
-    # The last row of what goes on says that it was told: it stays as long as that.
+    # The last row of what goes on says that it was sent: it stays as long as that.
     over = Q(episode=None) | Q(episode__ended_at__isnull=False) | Exists(later)
     done = Delivery.objects.filter(over).exclude(done_at=None)
     done.filter(done_at__lt=now - KEPT).delete()

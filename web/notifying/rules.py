@@ -1,4 +1,4 @@
-"""Which episode is told to whom: as the rules say, and not while a silence covers it."""
+"""Which episode is sent to whom: as the rules say, and not while a silence covers it."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ SEVERITIES = {
     Kind.NO_TURNS: Severity.INFO,
     Kind.ANNOUNCED: Severity.INFO,
 }  # and a warning for all else
-REFRESH = timedelta(hours=6)  # Alertmanager forgets what is not told again in time (words.LASTS)
+REFRESH = timedelta(hours=6)  # Alertmanager forgets what is not sent again in time (words.LASTS)
 _ORDER = list(Severity)
 
 
@@ -42,7 +42,7 @@ def wanting(rules: Iterable[Rule], episode: Episode, now: datetime) -> list[Rule
 
 
 def repeats_after(receiver: Receiver, rules: Sequence[Rule]) -> timedelta | None:
-    """The shortest of theirs; None: it is told once."""
+    """The shortest of theirs; None: it is sent once."""
     times = [timedelta(minutes=rule.repeat_minutes) for rule in rules if rule.repeat_minutes is not None]
     if receiver.kind == Receiver.Kind.ALERTMANAGER:
         times.append(REFRESH)

@@ -16,7 +16,7 @@ from web.models import Delivery, Receiver
 from web.notifying.rules import severity_of
 
 NEVER = "0001-01-01T00:00:00Z"  # what Alertmanager says of an end that has not come
-LASTS = timedelta(hours=24)  # so long an Alertmanager holds on to what it is not told again
+LASTS = timedelta(hours=24)  # so long an Alertmanager holds on to what is not sent again
 TEST_LASTS = timedelta(minutes=1)
 SIGNATURE, IDEMPOTENCY = "X-Gpushare-Signature", "Idempotency-Key"
 
@@ -64,7 +64,7 @@ def _is_over(row: Delivery) -> bool:
 
 
 def webhook(row: Delivery, receiver: Receiver) -> Json:
-    labels, annotations = labels_of(row), {"summary": row.told}
+    labels, annotations = labels_of(row), {"summary": row.text}
     status = "resolved" if _is_over(row) else "firing"
     alert = {
         "status": status,
@@ -97,7 +97,7 @@ def alertmanager(row: Delivery, now: datetime) -> list[Json]:
         end = now + (LASTS if row.episode else TEST_LASTS)
     alert = {
         "labels": labels_of(row),
-        "annotations": {"summary": row.told},
+        "annotations": {"summary": row.text},
         "startsAt": stamp(_began(row)),
         "endsAt": stamp(max(end, _began(row))),
     }
@@ -122,14 +122,14 @@ def signed(secret: str, body: bytes, identity: str, now: datetime) -> dict[str, 
 def mail(row: Delivery) -> tuple[str, str]:
     """Subject and text."""
     if row.notice is not None:
-        subject, text = row.told, row.told
+        subject, text = row.text, row.text
         about = f"containers/{row.notice.container_id}/" if row.notice.container_id else "calendar/"
         link = settings.GPUSHARE_PUBLIC_URL and f"{settings.GPUSHARE_PUBLIC_URL}/{about}"
         last = "You chose this notification on your page in gpushare."
     else:
         over = "Over: " if _is_over(row) else ""
-        subject = f"{over}{labels_of(row)['severity']}: {row.told}"
-        text, link = f"{over}{row.told}", _link(row)
+        subject = f"{over}{labels_of(row)['severity']}: {row.text}"
+        text, link = f"{over}{row.text}", _link(row)
         if row.episode:
             text += f"\n\nSince {row.episode.began_at:%Y-%m-%d %H:%M:%S} UTC."
         if row.episode and row.episode.person:

@@ -31,7 +31,7 @@ ACTIONS: dict[str, Action] = {
 }
 NO_LIMIT = ("compute_limit", "none")
 GRACE = 10.0  # seconds in which a container that is stopped may end by itself
-# What can be done to many at once, and what is told of it then.
+# What can be done to many at once, and what is shown of it then.
 TOGETHER = {
     "pause": "paused",
     "free": "paused, their memory freed",

@@ -32,7 +32,7 @@ from web.templatetags.gpushare import duration
 from web.times import seconds
 
 EVENTS_PER_PAGE = 50
-LAST_LINES = 8  # of the output, where it is told how something ended
+LAST_LINES = 8  # of the output, where the page shows how something ended
 
 
 @page_view
@@ -105,7 +105,7 @@ def share(request: HttpRequest, pk: UUID) -> HttpResponse:
 
 
 def _waiting(found: Container) -> str:
-    """What is told beneath the name; the live line goes on with it (showWaiting in container.js)."""
+    """What is shown beneath the name; the live line goes on with it (showWaiting in container.js)."""
     text = catalogue()
     if since := found.waiting_since:
         place = "?" if found.queue_position is None else found.queue_position
@@ -208,5 +208,5 @@ def _events(found: Container, before: int | None = None) -> dict[str, Any]:
 
 def _settings(found: Container, steers: bool) -> dict[str, str]:
     """What was asked for, in the words of the REST API."""
-    told = {name: text_of(name, value) for name, value in asked_for(found, steers).items()}
-    return {name: text for name, text in told.items() if text}
+    texts = {name: text_of(name, value) for name, value in asked_for(found, steers).items()}
+    return {name: text for name, text in texts.items() if text}

@@ -112,7 +112,7 @@ def _zone() -> str:
 
 
 def _banners(text: dict[str, str]) -> dict[str, str | bool]:
-    """What is told above the page from the start, or it would move when the live line (app.js) tells it."""
+    """What is shown above the page from the start, or it would move when the live line (app.js) tells it."""
     now = snapshot.appliance()
     return {
         "scheduler": "" if now["alive"] else text["scheduler_silent"],
@@ -152,4 +152,4 @@ def answer(request: HttpRequest, command: Command, undo: dict[str, Any] | None =
         done = steering.settled(command)
     except Problem as problem:
         return toast(request, "bad", problem.message, about=about)
-    return toast(request, "good" if done else "warn", command.told, undo if done else None, about)
+    return toast(request, "good" if done else "warn", command.text, undo if done else None, about)

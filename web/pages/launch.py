@@ -236,8 +236,8 @@ def forecast(request: HttpRequest) -> JsonResponse:
         if (foreseen := _foreseen(question)) is None:
             return JsonResponse({"again": True})
         costs = price(bool(request.POST.get("movable")), gpus if isinstance(gpus, int) else len(gpus))
-        told = _for_people(foreseen, question.node, why), costs, coming.said_before(question)
-        return JsonResponse({"text": " ".join(filter(None, told))})
+        sentences = _for_people(foreseen, question.node, why), costs, coming.said_before(question)
+        return JsonResponse({"text": " ".join(filter(None, sentences))})
     except ValueError:
         return JsonResponse({})
     except Problem as problem:

@@ -69,7 +69,7 @@ def spec_of(form: QueryDict) -> dict[str, Any]:
 
 
 def faults_of(form: QueryDict) -> dict[str, str]:
-    """What is wrong with each field, by its name: all that can be told without launching."""
+    """What is wrong with each field, by its name: all that can be known without launching."""
     found: dict[str, str] = {}
     spec: dict[str, Any] = {"image": form.get("image", "").strip()}
     for name in WRITTEN:

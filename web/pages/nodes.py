@@ -55,8 +55,8 @@ def one(request: HttpRequest, name: str) -> HttpResponse:
     problem = None
     if request.method == "POST":
         try:
-            told = _do(person(request), node, request.POST)
-            messages.success(request, told)
+            message = _do(person(request), node, request.POST)
+            messages.success(request, message)
             return redirect("nodes_page") if request.POST.get("do") == "remove" else redirect("node_page", name)
         except Problem as refused:
             problem = refused
@@ -108,7 +108,7 @@ def _do_to_card(actor: User, node: Node, form: QueryDict) -> str:
     change = steering.drain_gpu if form["do"] == "drain" else steering.undrain_gpu
     command = steering.wait_for(change(actor, card.uuid, form.get("note", "")[:500]))
     steering.settled(command)
-    return command.told
+    return command.text
 
 
 def _counted(found: Any) -> Any:

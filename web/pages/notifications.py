@@ -1,4 +1,4 @@
-"""Notifications: who is told of what needs somebody, for admins; what one is told of one's own, a part of Me."""
+"""Notifications: who is notified of what needs somebody, for admins; what one hears of one's own, a part of Me."""
 
 from collections.abc import Callable
 from datetime import timedelta

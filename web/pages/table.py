@@ -181,7 +181,7 @@ def _is_past_the_shim(claim: Claim) -> bool:
 def _item(container: Container, rights: Rights, away: Set[str]) -> dict[str, Any]:
     """`away`: the names of nodes of which nobody knows how it is there now."""
     claims = list(container.claims.all())
-    is_told_of = container.finished_at is None and container.node_name not in away
+    is_reported = container.finished_at is None and container.node_name not in away
     return {
         "id": container.pk,
         "name": container.name,
@@ -203,7 +203,7 @@ def _item(container: Container, rights: Rights, away: Set[str]) -> dict[str, Any
         "finished_at": container.finished_at,
         "exit_code": container.exit_code,
         "ran": ran(container),
-        "past_shim": is_told_of and any(map(_is_past_the_shim, claims)),
+        "past_shim": is_reported and any(map(_is_past_the_shim, claims)),
         "may_act": rights.steers(container),
     }
 

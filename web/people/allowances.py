@@ -60,7 +60,7 @@ class Limit:
         return [row.group.name for row in self.rows if row.group is not None]
 
     @property
-    def told(self) -> str:
+    def explanation(self) -> str:
         if not self.rows:
             return "Nobody has set a limit."
         if self.kind == "own":

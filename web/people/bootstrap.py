@@ -17,7 +17,7 @@ ADMIN = "admin"
 
 def is_new() -> bool:
     """Whether there is nobody yet but the first administrator."""
-    with suppress(DatabaseError):  # away or busy: whoever signs in is told so
+    with suppress(DatabaseError):  # away or busy: whoever signs in sees that
         return list(User.objects.values_list("username", flat=True)[:2]) == [ADMIN]
     return False
 

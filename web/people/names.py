@@ -59,5 +59,5 @@ def fault_of_scripts(name: str) -> str:
     scripts = {unicodedata.name(sign, "unknown").split()[0] for sign in name if sign.isalpha()}
     if len(scripts) < 2 or any(scripts <= together for together in _TOGETHER):
         return ""
-    told = " and ".join(sorted(script.capitalize() for script in scripts))
-    return f"This name mixes {told} letters, so that it can look like another. Use the letters of one script."
+    listed = " and ".join(sorted(script.capitalize() for script in scripts))
+    return f"This name mixes {listed} letters, so that it can look like another. Use the letters of one script."

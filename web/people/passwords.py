@@ -20,10 +20,10 @@ KINDS = HERE, LDAP, OIDC, NOWHERE = "here", "ldap", "oidc", "nowhere"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where somebody signs in: `kind` is here, ldap, oidc or nowhere; `told` says it to an admin, `advice` to them."""
+    """Where a person signs in: `kind` is here, ldap, oidc or nowhere; `explanation` is an admin's, `advice` theirs."""
 
     kind: str
-    told: str
+    explanation: str
     advice: str = ""
 
 
@@ -32,14 +32,14 @@ def place(user: User) -> Place:
         return Place(HERE, "With a password that is kept here.")
     if settings.LDAP:
         server = str(settings.LDAP["AUTH_LDAP_SERVER_URI"])
-        told = f"By the directory {server}; no password is kept here."
-        return Place(LDAP, told, f"Your password is kept in the directory {server}, not here. Change it there.")
+        text = f"By the directory {server}; no password is kept here."
+        return Place(LDAP, text, f"Your password is kept in the directory {server}, not here. Change it there.")
     if settings.OIDC:
         issuer = settings.OIDC["GPUSHARE_OIDC_ISSUER"] or settings.OIDC["OIDC_OP_AUTHORIZATION_ENDPOINT"]
-        told = f"By {issuer}; no password is kept here."
-        return Place(OIDC, told, f"You sign in at {issuer}, where your password is kept. Change it there.")
-    told = "Not at all: it has no password. An admin can set one."
-    return Place(NOWHERE, told, "Your account has no password. An admin can set one.")
+        text = f"By {issuer}; no password is kept here."
+        return Place(OIDC, text, f"You sign in at {issuer}, where your password is kept. Change it there.")
+    text = "Not at all: it has no password. An admin can set one."
+    return Place(NOWHERE, text, "Your account has no password. An admin can set one.")
 
 
 def change(request: HttpRequest, user: User, old: str, new: str) -> None:

@@ -2,7 +2,7 @@
 
 viewer looks (everything but the audit log, and other people's output, command lines and environments); user launches,
 and steers what is theirs; operator steers everybody's containers and the queue; admin sets the policy and how GPUs are
-shared, manages nodes and people, says who is told of what, and reads the audit log. Whoever may steer a container may
+shared, manages nodes, people and notifications, and reads the audit log. Whoever may steer a container may
 also read its output, command line and environment, type into it, and warn its owner. A role is the Django group of that
 name; a superuser is an admin; somebody in none of the groups has GPUSHARE_DEFAULT_ROLE.
 
@@ -159,8 +159,8 @@ class Rights:
 
     def commands(self) -> QuerySet[Command]:
         """The commands that they may look at: their own, or everybody's. A forecast is a question, and no command."""
-        told = Command.objects.exclude(kind=Command.Kind.FORECAST)
-        return told if self.may(Deed.STEER_ALL) else told.filter(issued_by=self.user)
+        found = Command.objects.exclude(kind=Command.Kind.FORECAST)
+        return found if self.may(Deed.STEER_ALL) else found.filter(issued_by=self.user)
 
 
 def rights_of(user: User) -> Rights:

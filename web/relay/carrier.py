@@ -96,7 +96,7 @@ class Carrier:
         self._in_order = asyncio.Lock()
         self._said = self._heard = 0  # messages
         self._sent = self._theirs = 0  # bytes of ours: sent, and taken by the other side
-        self._got = self._taken = self._told = 0  # bytes of theirs: here, taken, and said to be taken
+        self._got = self._taken = self._reported = 0  # bytes of theirs: here, taken, and said to be taken
         self._ended = self._theirs_ended = False
         self._room, self._due = asyncio.Event(), asyncio.Event()
         self._untaken: asyncio.Queue[bytes] = asyncio.Queue()  # empty bytes: their end
@@ -143,7 +143,7 @@ class Carrier:
             writer.write(data)
             await writer.drain()
             self._taken += len(data)
-            if self._taken - self._told >= WINDOW // 4:
+            if self._taken - self._reported >= WINDOW // 4:
                 self._due.set()
         writer.write_eof()
 
@@ -185,7 +185,7 @@ class Carrier:
 
     async def _push(self, said: Said, data: bytes = b"") -> None:
         async with self._in_order:
-            self._told = self._taken
+            self._reported = self._taken
             sealed = self._sealing.seal(self._side, self._said, _HEAD.pack(said, self._taken) + data)
             self._said += 1
             together: Any = self._redis.pipeline(transaction=True)

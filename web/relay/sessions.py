@@ -1,7 +1,7 @@
 """The sessions of this process: a thread in which what is relayed passes, so that neither requests nor decisions wait.
 
 Whoever has one has a connected UNIX socket, with all that is known of those: bytes, their end, somebody who does not
-read. How the other side ended is not told; what passes says whether it is whole.
+read. How the other side ended is not reported; what passes says whether it is whole.
 """
 
 import asyncio

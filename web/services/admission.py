@@ -93,13 +93,13 @@ def admit(
     *,
     by: str,
     action: str,
-    told: Mapping[str, Any],
+    detail: Mapping[str, Any],
     images: Sequence[str] = (),
     **columns: Any,
 ) -> Container:
     """The record of one more container, with its claims and its entry in the audit log. Within `held`.
 
-    `spec`: the fields of the launch. `by`, `action` and `told` are the entry's. `images`: all of them, if they are
+    `spec`: the fields of the launch. `by`, `action` and `detail` are the entry's. `images`: all of them, if they are
     several. `columns`: of the record, before what `spec` says. Raises Problem, and has written nothing then.
     """
     owner, limits = account.owner, account.limits
@@ -114,8 +114,8 @@ def admit(
     except IntegrityError:  # somebody took the name in between
         raise name_taken(container.name) from None
     promise(container, place.claims)
-    told = {**told, **share, **({"owner": owner.get_username()} if owner.get_username() != by else {})}
-    account.entries.append(partial(audit.record, by, action, container.pk, name=container.name, **told))
+    detail = {**detail, **share, **({"owner": owner.get_username()} if owner.get_username() != by else {})}
+    account.entries.append(partial(audit.record, by, action, container.pk, name=container.name, **detail))
     return container
 
 
@@ -126,11 +126,11 @@ def promise(container: Container, claims: Mapping[str, int]) -> None:
 
 
 @contextmanager
-def refusals_recorded(actor: str, action: str, subject: str, **told: Any) -> Iterator[None]:
+def refusals_recorded(actor: str, action: str, subject: str, **detail: Any) -> Iterator[None]:
     try:
         yield
     except Problem as problem:
-        audit.record(actor, action, subject[:200], **told, code=problem.code, message=problem.message)
+        audit.record(actor, action, subject[:200], **detail, code=problem.code, message=problem.message)
         raise
 
 

@@ -62,8 +62,8 @@ def claim(node: int, claimed: Claimed, ours: Callable[[], None] = lambda: None) 
             if problem.code != "over_allowance":
                 raise
             # It stands in the pod's events, which others read than who is meant by "you".
-            told = f'To "{owner.get_username()}", whose it is here: {problem.message}'
-            raise Problem(problem.code, told, problem.status, problem.field) from None
+            message = f'To "{owner.get_username()}", whose it is here: {problem.message}'
+            raise Problem(problem.code, message, problem.status, problem.field) from None
 
 
 def _claim(node: int, owner: User, claimed: Claimed, ours: Callable[[], None]) -> Container:
@@ -77,7 +77,7 @@ def _claim(node: int, owner: User, claimed: Claimed, ours: Callable[[], None]) -
             images=claimed.images,
             by=ACTOR,
             action="claim",
-            told={"claim": volume, "quotas": quotas},
+            detail={"claim": volume, "quotas": quotas},
             pk=claimed.id,
             name=free_name(claimed.title or claimed.name, claimed.id),
             namespace=claimed.namespace,
@@ -101,8 +101,8 @@ def call_off(node: int, uid: str, reason: str) -> None:
 
 def seen(id_: str, namespace: str, pods: Sequence[Mapping[str, Any]], name: str, image: str) -> None:
     """What is known of it a moment after it was made."""
-    told = {"namespace": namespace, "pods": list(pods), "image": image[:255], "name": free_name(name, UUID(id_))}
-    Container.objects.filter(pk=id_).update(**told)
+    fields = {"namespace": namespace, "pods": list(pods), "image": image[:255], "name": free_name(name, UUID(id_))}
+    Container.objects.filter(pk=id_).update(**fields)
 
 
 def owner_of(namespace: str, account: str = "") -> User:

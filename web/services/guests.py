@@ -36,6 +36,6 @@ def invite(user: User, container: Container, asked: Any) -> list[str]:
         container.guests.filter(user__username__in=before - wanted).delete()
         AppGuest.objects.bulk_create(AppGuest(container=container, user=people[name]) for name in wanted - before)
         if before != wanted:
-            told = {"name": container.name, "added": sorted(wanted - before), "removed": sorted(before - wanted)}
-            audit.record(user.get_username(), "app-shared", container.pk, **told)
+            detail = {"name": container.name, "added": sorted(wanted - before), "removed": sorted(before - wanted)}
+            audit.record(user.get_username(), "app-shared", container.pk, **detail)
     return sorted(wanted)

@@ -139,5 +139,5 @@ async def _hear(channel: str, patience: float) -> None:
         async with asyncio.timeout(patience):
             try:
                 await get_channel_layer().receive(channel)
-            except Exception:  # Redis away, as `hint` has told the log: the row will show it
+            except Exception:  # Redis away, as `hint` has logged: the row will show it
                 await asyncio.sleep(patience)

@@ -23,9 +23,9 @@ def launch(user: User, spec: dict[str, Any], key: str = "", owner: str = "") -> 
 
     `owner`: the name of somebody else whose it is to be, for a service that may do so. The audit log has both.
     """
-    told = admission.printable({name: spec[name] for name in ("image", "name", "gpu_memory") if name in spec})
-    told |= {"owner": owner[:150]} if owner else {}
-    with admission.refusals_recorded(user.get_username(), "launch-refused", told.get("name", ""), **told):
+    detail = admission.printable({name: spec[name] for name in ("image", "name", "gpu_memory") if name in spec})
+    detail |= {"owner": owner[:150]} if owner else {}
+    with admission.refusals_recorded(user.get_username(), "launch-refused", detail.get("name", ""), **detail):
         return _launch(user, owner_of_launch(user, owner), LaunchSpec.parse(spec), key)
 
 
@@ -40,15 +40,15 @@ def _launch(user: User, owner: User, spec: dict[str, Any], key: str) -> Command:
         if spec["name"] and admission.is_taken(spec["name"]):
             raise admission.name_taken(spec["name"])
         # The names of variables, not their values: those may be secrets.
-        told = {**{name: spec[name] for name in COLUMNS}, "gpus": spec["gpus"], "env": sorted(spec["env"])}
-        told |= {"node": where.node.name} if where.reason or spec["node"] else {}
+        detail = {**{name: spec[name] for name in COLUMNS}, "gpus": spec["gpus"], "env": sorted(spec["env"])}
+        detail |= {"node": where.node.name} if where.reason or spec["node"] else {}
         container = admission.admit(
             account,
             where,
             spec,
             by=user.get_username(),
             action="launch",
-            told=told,
+            detail=detail,
             name=spec["name"] or make_name(spec["image"]),
             environment=spec["env"],
             gpu_count=len(where.gpus) or spec["gpus"],

@@ -29,7 +29,7 @@ from web.spec.inside import volumes
 
 ACTOR = seals.DOCKER  # all that is known of who asked
 ANYBODY = "*"
-MOST_VOLUMES = 10_000  # of one host: who makes them without end is told so
+MOST_VOLUMES = 10_000  # of one host: who makes them without end is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ def mount(
 
     The container that this mount has made before, if it lives. `ours`: see `make`.
     """
-    told = {"options": _printable(options), "container": mounting.name, "image": mounting.image}
-    with admission.refusals_recorded(ACTOR, "mount-refused", volume, **told):
+    detail = {"options": _printable(options), "container": mounting.name, "image": mounting.image}
+    with admission.refusals_recorded(ACTOR, "mount-refused", volume, **detail):
         owner, spec = _asked(options, mounting.image)
         with admission.held(owner, ours) as account:
             earlier = Container.objects.live().whole().filter(node=node, mount=mounting.mount).first()
@@ -123,7 +123,7 @@ def mount(
                 spec,
                 by=ACTOR,
                 action="mount",
-                told={**told, "volume": volume, "gpu_memory": mounting.gpu_memory, "options": dict(options)},
+                detail={**detail, "volume": volume, "gpu_memory": mounting.gpu_memory, "options": dict(options)},
                 pk=mounting.id,
                 name=admission.free_name(mounting.name, mounting.id),
                 volume=volume,

@@ -1,7 +1,7 @@
 """What people do with the hosts of the appliance: invite, drain, label, remove. No scheduler has to be there for it.
 
 A node that is drained takes no new launches (placing.py); what runs there goes on. One that is removed is away, and is
-empty or has what it held counted as lost; it is told of no more, its history stays, and it is back as soon as a
+empty or has what it held counted as lost; it is shown no more, its history stays, and it is back as soon as a
 scheduler of its name starts.
 """
 
@@ -96,7 +96,7 @@ def remove(user: User, name: str, *, force: bool = False) -> None:
 def expel(actor: str, name: str, *, force: bool = False) -> None:
     """Takes a node's rights in the database away at once, whatever it does, and its invitation; it is listed no more.
 
-    Raises Problem while a container is thought to live there; with `force` those end, as far as is told, as lost
+    Raises Problem while a container is thought to live there; with `force` those end, in the records, as lost
     with their node. And while it is alive with the appliance's own rights, which cannot be taken away.
     """
     _expel(actor, name, force=force, alive=True)

@@ -1,4 +1,4 @@
-"""Who is told of what: receivers, rules, silences and people's own wishes, changed here alone. REST and pages call it.
+"""Who is notified of what: receivers, rules, silences, people's own wishes, changed only here. REST and pages call it.
 
 Receivers are admins' business, to look at as well: their addresses are often as good as a password.
 """
@@ -139,7 +139,7 @@ def _with(row: M, fields: dict[str, Any]) -> M:
 def _saved(user: User, row: M, asked: dict[str, Any]) -> M:
     model = type(row)
     new = row._state.adding
-    told = {name: _plain(value) for name, value in asked.items() if name != "secret"}
+    detail = {name: _plain(value) for name, value in asked.items() if name != "secret"}
     changed = {"secret": "changed"} if asked.get("secret") else {}
     try:
         with transaction.atomic():
@@ -150,7 +150,7 @@ def _saved(user: User, row: M, asked: dict[str, Any]) -> M:
             ):
                 raise _gone(model)
             done = f"{KINDS[model]}-{'added' if new else 'changed'}"
-            audit.record(user.get_username(), done, row.pk, **told, **changed)
+            audit.record(user.get_username(), done, row.pk, **detail, **changed)
             if new and model._default_manager.count() > MOST:  # counted last, as in `test_receiver`
                 raise conflict(f"There are {MOST} already, which is the most: remove one first.")
     except IntegrityError:
@@ -180,7 +180,7 @@ def _plain(value: Any) -> Any:
 
 
 def wish_of(user: User) -> Wish:
-    """What this person wants to be told; what is usual, if they have not said."""
+    """What this person wants to be notified of; what is usual, if they have not said."""
     return Wish.objects.filter(user=user).first() or Wish(user=user)
 
 

@@ -45,8 +45,8 @@ def launch(user: User, spec: Mapping[str, Any], key: str = "", owner: str = "") 
     """A planned launch, or, of a body that plans nothing after all, a launch."""
     if not spec.keys() & set(PLANNING):
         return launch_now(user, dict(spec), key, owner)
-    told = admission.printable({name: spec[name] for name in ("image", "name", "gpu_memory") if name in spec})
-    with admission.refusals_recorded(user.get_username(), "plan-refused", told.get("name", ""), **told):
+    detail = admission.printable({name: spec[name] for name in ("image", "name", "gpu_memory") if name in spec})
+    with admission.refusals_recorded(user.get_username(), "plan-refused", detail.get("name", ""), **detail):
         asked = PlannedSpec.parse(spec)
         if is_planned(asked):
             return _plan(user, owner_of_launch(user, owner), asked, key)
@@ -82,10 +82,10 @@ def _plan(user: User, owner: User, spec: dict[str, Any], key: str, again_of: Pla
                 planned.save(force_insert=True)
         except IntegrityError:  # somebody took the name in between
             raise admission.name_taken(planned.name) from None
-        told = {"image": spec["image"], "gpu_memory": spec["gpu_memory"], "runs": planned.count, "after": after}
-        told |= {"owner": owner.get_username()} if owner != user else {}
+        detail = {"image": spec["image"], "gpu_memory": spec["gpu_memory"], "runs": planned.count, "after": after}
+        detail |= {"owner": owner.get_username()} if owner != user else {}
         account.entries.append(
-            partial(audit.record, user.get_username(), "plan", planned.pk, name=planned.name, **told)
+            partial(audit.record, user.get_username(), "plan", planned.pk, name=planned.name, **detail)
         )
     _tell(planned.node_id)
     return planned
@@ -310,7 +310,7 @@ def _change(
     action: str,
     fields: dict[str, Any],
     check: Callable[[Planned], None] = lambda row: None,
-    **told: Any,
+    **detail: Any,
 ) -> Planned:
     _require_steering(user, planned, "change")
     with transaction.atomic():
@@ -324,7 +324,7 @@ def _change(
         row.unread = True
         row.save(update_fields=[*fields, "unread"])
         shown = {name: str(value) for name, value in fields.items() if name != "spec"}
-        audit.record(user.get_username(), action, row.pk, name=row.name, **told, **shown)
+        audit.record(user.get_username(), action, row.pk, name=row.name, **detail, **shown)
     _tell(row.node_id)
     return row
 

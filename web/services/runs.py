@@ -118,7 +118,7 @@ def next_of(ticket: PlacementTicket, node: int, volume: str, mount: str, claims:
             {name: getattr(first, name) for name in COLUMNS},
             by=seals.DOCKER,
             action="taken",
-            told=ticket.told(volume),
+            detail=ticket.audit_detail(volume),
             pk=id_,
             name=admission.free_name(first.name, id_),
             volume=volume,

@@ -234,7 +234,7 @@ class ItemsField(PlainField):
     {"oneOf": [{"type": "array", "items": {"enum": Happening.values}}, {"type": "string", "example": "ended,killed"}]}
 )
 class HappeningsField(PlainField):
-    """Of what its owner is told: a list, or one text such as "ended,killed" or "none"."""
+    """Of what its owner is notified: a list, or one text such as "ended,killed" or "none"."""
 
     def to_internal_value(self, data: Any) -> list[str]:
         if isinstance(data, str):

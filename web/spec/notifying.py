@@ -100,20 +100,20 @@ def check_receiver(fields: dict[str, Any]) -> None:
 
 
 class RuleSpec(Changeable):
-    """`kinds` are those of attention; empty: all. `minutes`: how long it must have lasted before it is told."""
+    """`kinds` are those of attention; empty: all. `minutes`: how long it must have lasted before it is sent."""
 
     receiver = StrictText(max_length=63, help_text="Its name.")
     kinds = serializers.ListField(child=StrictText(max_length=32), default=list, max_length=64)
     severity = serializers.ChoiceField(Severity.choices, default=Severity.INFO)
     minutes = StrictNumber(default=0.0, min_value=0, max_value=LONGEST)
     repeat_minutes = StrictNumber(allow_null=True, default=None, min_value=1, max_value=LONGEST,
-                                  help_text="null: told once.")  # fmt: skip
+                                  help_text="null: sent once.")  # fmt: skip
     resolved = StrictBoolean(default=True)
     enabled = StrictBoolean(default=True)
 
 
 class SilenceSpec(StrictSerializer):
-    """Nobody is told, `until` then, of what is of this kind, of this person and of the container of this name."""
+    """Nothing is sent, `until` then, of what is of this kind, of this person and of the container of this name."""
 
     until = TimeField()
     kind = StrictText(allow_blank=True, default="", max_length=32)

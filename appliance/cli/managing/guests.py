@@ -20,8 +20,8 @@ def guests(
     """List and change who else may open a container's application."""
     client = connect()
     path = "containers", client.container(container)["id"], "guests"
-    told = client.fetch_one(*path)
+    answer = client.fetch_one(*path)
     if add or remove:
-        wanted = {*told["guests"], *(add or ())} - {*(remove or ())}
-        told = client.send("PUT", path, {"guests": sorted(wanted)})
-    show(told, as_json, lambda found: "\n".join(found["guests"]) or "no guests")
+        wanted = {*answer["guests"], *(add or ())} - {*(remove or ())}
+        answer = client.send("PUT", path, {"guests": sorted(wanted)})
+    show(answer, as_json, lambda found: "\n".join(found["guests"]) or "no guests")

@@ -45,7 +45,7 @@ def nodes(
         return
     if invite:
         made = client.send("POST", "nodes/", {"name": name})
-        show(made, as_json, lambda told: str(told["command"]))
+        show(made, as_json, lambda invitation: str(invitation["command"]))
         return
     if remove:
         client.send("DELETE", ("nodes", name), params={"force": "true"} if force else None)

@@ -106,7 +106,8 @@ def _created(made: Json) -> str:
 def _one(one: Json) -> str:
     off = "" if one["active"] else ", disabled"
     groups = f", in {', '.join(one['groups'])}" if one["groups"] else ""
-    rows = [(name, limit_words(name, value), one["sources"][name]["told"]) for name, value in one["limits"].items()]
+    why = one["sources"]
+    rows = [(name, limit_words(name, value), why[name]["explanation"]) for name, value in one["limits"].items()]
     roots = ", ".join(one["volume_roots"]) or "named volumes only"
     fair = one["fair_share"]
     boost = f", times {fair['boost']} until {fair['boost_until']}" if fair["boost"] > 1 else ""

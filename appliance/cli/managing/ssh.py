@@ -66,24 +66,24 @@ def _row(key: Json, now: object) -> tuple[str, ...]:
 def ssh_config(as_json: options.Json = False) -> None:
     """Print OpenSSH's settings for your running containers."""
     client = connect()
-    told = client.get("ssh/")
-    if told["port"] is None:
+    answer = client.get("ssh/")
+    if answer["port"] is None:
         raise Problem("there is no ssh here", code="no_ssh", hint="an admin sets GPUSHARE_SSH; use `gpushare exec`")
     host = urlsplit(client.url).hostname or "localhost"
     mine = client.get("me/")["username"]
     found = [
-        {"host": f"{each['name']}.gpushare", "hostname": host, "port": told["port"], "user": each["name"]}
+        {"host": f"{each['name']}.gpushare", "hostname": host, "port": answer["port"], "user": each["name"]}
         for each in client.containers(owner=mine)
     ]
-    show({"host_key": told["host_key"], "hosts": found}, as_json, lambda _: _config(host, told, found))
+    show({"host_key": answer["host_key"], "hosts": found}, as_json, lambda _: _config(host, answer, found))
 
 
-def _config(host: str, told: Json, found: list[Json]) -> str:
+def _config(host: str, answer: Json, found: list[Json]) -> str:
     known = Path.home() / ".ssh" / "known_hosts"
     lines = [
         f"# Add to {known}, so that this host is known:",
-        f"# [{host}]:{told['port']} {told['host_key']}",
-        f"# {told['fingerprint']}",
+        f"# [{host}]:{answer['port']} {answer['host_key']}",
+        f"# {answer['fingerprint']}",
     ]
     for each in found:
         lines += ["", f"Host {each['host']}", f"    HostName {each['hostname']}", f"    Port {each['port']}",

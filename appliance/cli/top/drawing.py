@@ -55,11 +55,11 @@ def _head(model: Model) -> Line:
     if model.trouble:
         return [(printable(f"These figures are old: {model.trouble}"), "alarm")]
     arrow = "↑" if model.backwards else "↓"
-    told = f"{model.now.astimezone():%H:%M:%S}  {counts(model.seen)}  by {model.order} {arrow}"
+    text = f"{model.now.astimezone():%H:%M:%S}  {counts(model.seen)}  by {model.order} {arrow}"
     if not model.pattern:
-        return [(told, "")]
+        return [(text, "")]
     shown = f"{len(model.containers())} of {len(model.seen['containers'])}"
-    return [(f"{told}  ", ""), (f'only "{model.pattern}": {shown}', "bold")]
+    return [(f"{text}  ", ""), (f'only "{model.pattern}": {shown}', "bold")]
 
 
 def counts(seen: Seen) -> str:
@@ -82,8 +82,8 @@ def _detail(model: Model) -> Line:
     if not found:
         return []
     it = found[model.marked()]
-    told = (f"{it['name']} of {it['owner']}", it["id"][:8], it["image"], it.get("namespace"))
-    return [(printable("  ".join(filter(None, told))), "dim")]
+    words = (f"{it['name']} of {it['owner']}", it["id"][:8], it["image"], it.get("namespace"))
+    return [(printable("  ".join(filter(None, words))), "dim")]
 
 
 # ---- the cards ----
@@ -98,9 +98,9 @@ def bars_of(seen: Seen, cells: int) -> Iterable[Line]:
     widest = max(map(width, names), default=0), max(map(width, kinds), default=0), max(map(width, figures), default=0)
     named = widest[0] + widest[1] + widest[2] + BAR + 3 <= cells
     long = max(8, min(BAR, cells - widest[0] - widest[2] - 2))
-    for card, name, kind, told in zip(seen["gpus"], names, kinds, figures, strict=True):
+    for card, name, kind, text in zip(seen["gpus"], names, kinds, figures, strict=True):
         head = padded(name, widest[0]) + (f" {padded(kind, widest[1])}" if named else "")
-        yield [(f"{head} ", ""), *_bar(card, seen["containers"], hues, long), (f" {told}", "")]
+        yield [(f"{head} ", ""), *_bar(card, seen["containers"], hues, long), (f" {text}", "")]
 
 
 def hues_of(seen: Seen) -> dict[str, str]:
@@ -142,8 +142,8 @@ def _containers(model: Model, lines: int, cells: int) -> list[Line]:
     """The heads, and those of the containers that fit below."""
     found = model.containers()
     model.scroll(lines - 1)
-    heads, told = container_rows(found, model.now, model.seen["gpus"])
-    rows = [tuple(map(printable, row)) for row in told]
+    heads, cells_of = container_rows(found, model.now, model.seen["gpus"])
+    rows = [tuple(map(printable, row)) for row in cells_of]
     widths = columns.fitted(heads, rows, cells, columns.CONTAINERS)
     hues, marked = hues_of(model.seen), model.marked()
     shown = [_line(heads, heads, widths, {}, "bold")]

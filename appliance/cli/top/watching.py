@@ -30,13 +30,13 @@ def watch(client: Client, *, once: bool, interval: float, as_json: bool) -> None
             if as_json:
                 show(seen, True, str)
             else:
-                print(_told(seen, client.now()), flush=True)
+                print(_summary(seen, client.now()), flush=True)
             if once or not as_json:
                 return
             time.sleep(interval)
 
 
-def _told(seen: Seen, now: datetime) -> str:
+def _summary(seen: Seen, now: datetime) -> str:
     """As `gpus`, `ps` and `queue` tell it: every name whole, however long."""
     coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     cells = shutil.get_terminal_size((WIDE, 0)).columns

@@ -117,9 +117,9 @@ def _capped(state: State) -> Iterator[str]:
         yield "all who are due are held back by the cap"
 
 
-def _gives_too_much(state: State, told: Preempt) -> Iterator[str]:
+def _gives_too_much(state: State, effect: Preempt) -> Iterator[str]:
     """Counted anew: the giver's person holds more than its share; and it then lacks less than the waiter's gains."""
-    giver, waiter = state.containers[told.container], state.containers[told.whom]
+    giver, waiter = state.containers[effect.container], state.containers[effect.whom]
     for gpu, goes in giver.leased.items():
         held: Counter[str] = Counter()
         for each in state.containers.values():
@@ -128,12 +128,12 @@ def _gives_too_much(state: State, told: Preempt) -> Iterator[str]:
         parts = state.people.tree.divide(waits | {name for name, its in held.items() if its})
         share = {name: part * state.gpus[gpu].capacity for name, part in parts.items()}
         if held[giver.owner] <= share[giver.owner]:
-            yield f"{told}: {giver.owner!r} holds no more than its share of {gpu}"
+            yield f"{effect}: {giver.owner!r} holds no more than its share of {gpu}"
         if gpu in waiter.quota and len(waiter.quota) == 1:
             comes = waiter.quota[gpu] - waiter.leased.get(gpu, 0)
             gains = min(comes, share[waiter.owner] - held[waiter.owner])
             if max(0, share[giver.owner] - held[giver.owner] + goes) >= gains:
-                yield f"{told}: {giver.owner!r} lacks more of {gpu} than {waiter.owner!r} gains"
+                yield f"{effect}: {giver.owner!r} lacks more of {gpu} than {waiter.owner!r} gains"
 
 
 def _goes_on(state: State) -> Iterator[str]:

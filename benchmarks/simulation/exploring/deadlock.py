@@ -40,10 +40,10 @@ def _shortest(policy: str, capacity: int, quotas: Sequence[int]) -> list[str] | 
         moment, way = frontier.popleft()
         if moment.waiting and not moment.running and not moment.free:
             return [f"capacity {capacity}, quotas {_named(dict(enumerate(quotas)))}", *way]
-        for after, told in _next(policy, moment, quotas):
+        for after, step in _next(policy, moment, quotas):
             if after not in seen:
                 seen.add(after)
-                frontier.append((after, [*way, f"{told}; {_describe(after, quotas)}"]))
+                frontier.append((after, [*way, f"{step}; {_describe(after, quotas)}"]))
     return None
 
 

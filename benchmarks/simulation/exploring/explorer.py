@@ -133,7 +133,7 @@ def _wrong(host: Host, state: State) -> list[str]:
         wrong += [f"{container.id} passes its quota" for gpu, leased in container.leased.items()
                   if leased > container.quota[gpu]]  # fmt: skip
     if len(leaving := [name for name, each in state.containers.items() if each.stage is Stage.LEAVING]) > 1:
-        wrong.append(f"{leaving} are all told to give way at once")
+        wrong.append(f"{leaving} are all asked to give way at once")
     return wrong + _starved(host, state)
 
 
@@ -149,9 +149,9 @@ def _starved(host: Host, state: State) -> list[str]:
         r for r in state.waiting if all(heads.head(state, gpu) is r for gpu in state.containers[r.container].quota)
     ]
     effects = handle(state, Ticked(state.now))[1]
-    told = any(isinstance(effect, Preempt) for effect in effects)
+    preempts = any(isinstance(effect, Preempt) for effect in effects)
     served = {effect.session for effect in effects if isinstance(effect, Granted)}
-    return [f"nobody gives way to {request}" for request in firsts if not told and request.session not in served]
+    return [f"nobody gives way to {request}" for request in firsts if not preempts and request.session not in served]
 
 
 # ---- what can happen --------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def _begins(host: Host, state: State, container: Container) -> tuple[float | Non
 
 
 def _restart(state: State) -> Iterator[Event]:
-    """What a new scheduler is told, from nothing. Those who waited ask again, or others do, or time passes."""
+    """What a new scheduler learns, from nothing. Those who waited ask again, or others do, or time passes."""
     yield from (GpuSeen(NOW, gpu, card.capacity, card.most) for gpu, card in state.gpus.items())
     for session, container in enumerate(state.containers.values()):
         yield ContainerAdded(NOW, container.id, container.quota, container.owner, paused=container.paused, running=True)

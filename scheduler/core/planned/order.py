@@ -108,7 +108,7 @@ class Queue:
     def steps(
         self, state: Callable[[], State], now: float, coming: Collection[str] = (), blocked: Collection[str] = ()
     ) -> Iterator[StandIn | ContainerEnded]:
-        """What the core is to be told, one after the other; `state`: as it is then. `coming`: containers that have
+        """The events for the core, one after the other; `state`: as it is then. `coming`: containers that have
         begun, and may not be there yet. `blocked`: people who may have no more running now."""
         wanted = {each.container: each for each in self._first(state(), blocked)}
         for each in [its for its in state().containers.values() if its.stands_in and its.id not in coming]:

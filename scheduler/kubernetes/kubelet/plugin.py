@@ -80,13 +80,13 @@ class DevicePlugin:
     async def holders(self) -> list[Holder] | None:
         """Who has units, as the kubelet has it; None if it does not say."""
         try:
-            told = await _call(self._pods, LISTER, "List", {})
+            answer = await _call(self._pods, LISTER, "List", {})
         except grpc.aio.AioRpcError as error:
             log.debug("the kubelet does not say which pod has what: %s", error.details())
             return None
         return [
             Holder(pod.namespace, pod.name, container.name, units)
-            for pod in told.pod_resources
+            for pod in answer.pod_resources
             for container in pod.containers
             if (units := frozenset(_of(container, self._resource)))
         ]
@@ -126,10 +126,10 @@ class DevicePlugin:
             return options(get_preferred_allocation_available=True)
 
         async def list_and_watch(request: Any, context: Any) -> AsyncIterator[Any]:
-            told: Mapping[str, str] | None = None
+            sent: Mapping[str, str] | None = None
             while True:
-                if (now := dict(self._units())) != told:
-                    told = now
+                if (now := dict(self._units())) != sent:
+                    sent = now
                     answer = listed(devices=[{"ID": name, "health": health} for name, health in now.items()])
                     if (size := answer.ByteSize()) > MOST:
                         log.error("%d units take %d bytes, and the kubelet drops more than %d", len(now), size, MOST)

@@ -1,1 +1,1 @@
-"""Cards as they fail: which faults take one out of service, and who is told."""
+"""Cards as they fail: which faults take one out of service, and who is notified."""

@@ -1,1 +1,1 @@
-"""Who computes, whose turn it is, and what of it is told."""
+"""Who computes, whose turn it is, and what of it is reported."""

@@ -75,9 +75,9 @@ class Seen:
     since: float = 0.0  # when that was seen
     asleep: float | None = None  # when its processor time said so, until that is looked into
     unsure: float = 0.0  # until then that is no sign
-    told: float = 0.0  # up to when the player has been told what it computed
+    reported: float = 0.0  # up to when what it computed was reported to the player
     part: float = 1.0  # of its own time, in which it computes; all of it until there is enough to judge by
-    newborn: float = 0.0  # seconds that new processes computed while it was locked, not told yet: they were not locked
+    newborn: float = 0.0  # seconds that new processes computed while it was locked, not reported yet: they were not
     escapes: int = 0  # samples in a row of time in which it was locked, and computed all the same
     missed: deque[tuple[float, float]] = field(default_factory=deque)  # when a look met it locked; its own before
     beside: dict[str, float] = field(default_factory=dict)  # who was seen on the card while it was free, and when last
@@ -174,17 +174,17 @@ class Computing:
         """
         its = [(self._seen[container, gpu], self._last[gpu]) for gpu in gpus]
         for seen, _ in its:  # one that wakes is charged what it was seen by, and no more
-            seen.told = max(seen.told, seen.since - CHARGED)
-        own = min((self._player.free_in(container, seen.told, end) for seen, end in its), default=0.0)
+            seen.reported = max(seen.reported, seen.since - CHARGED)
+        own = min((self._player.free_in(container, seen.reported, end) for seen, end in its), default=0.0)
         had = max(
             (
-                self._wanted(container, gpu, seen.busy(seen.told, end))
+                self._wanted(container, gpu, seen.busy(seen.reported, end))
                 for gpu, (seen, end) in zip(gpus, its, strict=True)
             ),
             default=0.0,
         )
         for seen, end in its:
-            seen.told = max(seen.told, end)
+            seen.reported = max(seen.reported, end)
             if (part := self._part(container, seen, end, seen.judged_by())) is not None:
                 seen.part = part
         part = max((seen.part for seen, _ in its), default=1.0)
@@ -211,8 +211,8 @@ class Computing:
                 seen = self._seen.get((live.id, gpu))
                 if seen is None or seen.computes:  # who takes turns is charged by the clock
                     continue
-                begin, seen.told = max(seen.told, self._last[gpu] - CHARGED), self._last[gpu]
-                if had := seen.busy(begin, seen.told) + seen.newborn:
+                begin, seen.reported = max(seen.reported, self._last[gpu] - CHARGED), self._last[gpu]
+                if had := seen.busy(begin, seen.reported) + seen.newborn:
                     self._player.charge(live.owner, gpu, had)
                 seen.newborn = 0.0
 

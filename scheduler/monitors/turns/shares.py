@@ -75,10 +75,10 @@ class Shares:
 
 
 def _of_a_minute(kept: Part, last: Part, covered: float) -> Part:
-    """Of what is kept, which covers up to a second more; without what is not told any more: there are no turns now."""
+    """Of what is kept, which covers up to a second more; without what is reported no more: there are no turns now."""
     part = LATELY / max(LATELY, covered)
     figures = zip(kept, last, strict=True)
-    return Part(*(None if figure is None or told is None else part * figure for figure, told in figures))
+    return Part(*(None if figure is None or current is None else part * figure for figure, current in figures))
 
 
 def _rounded(part: Part, suffix: str = "") -> dict[str, float | None]:

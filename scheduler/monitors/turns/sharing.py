@@ -52,7 +52,7 @@ class Sharing:
         mode = self._turns.mode(gpu)
         self._store.gpu(gpu, compute=mode.value, compute_why=(self._turns.why_not or why)[:500])
 
-    def told(self, container: str, why: str) -> None:
+    def report(self, container: str, why: str) -> None:
         live = self._broker.live_containers.get(container)
         if live is not None and not live.finished:
             live.no_turns = why[:500]

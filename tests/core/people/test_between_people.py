@@ -180,11 +180,11 @@ def test_a_computing_holder_goes_only_if_sides_then_lack_less_of_their_shares(he
             lab.now += 1
     lab.start(waits, asks)
     lab.now += 200
-    told = [effect for effect in lab.do(PreemptionChanged(lab.now, SHARE)) if isinstance(effect, Preempt)]
+    preempted = [effect for effect in lab.do(PreemptionChanged(lab.now, SHARE)) if isinstance(effect, Preempt)]
     if goes is None:
-        assert not told
+        assert not preempted
     else:
-        (effect,) = told
+        (effect,) = preempted
         assert effect.why is Mode.SHARE
         assert lab.state.containers[effect.container].owner == goes.rstrip("0123456789")
         assert lab.state.containers[effect.whom].owner == waits
@@ -208,8 +208,8 @@ def test_what_goes_inside_a_group_may_not_cost_the_group_more(held, goes):
             lab.now += 1
     lab.start("bob", 3)
     lab.now += 200
-    told = [each.container for each in lab.do(PreemptionChanged(lab.now, SHARE)) if isinstance(each, Preempt)]
-    assert told == ([goes] if goes else [])
+    preempted = [each.container for each in lab.do(PreemptionChanged(lab.now, SHARE)) if isinstance(each, Preempt)]
+    assert preempted == ([goes] if goes else [])
 
 
 def test_in_the_mode_idle_no_computing_holder_goes():

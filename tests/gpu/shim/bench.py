@@ -82,7 +82,7 @@ def interval(groups: Sequence[Sequence[float]], draws: int = 1000) -> tuple[floa
 def row(name: str, groups: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
     both = [pair for group in groups for pair in group]
     low, high = interval([[shimmed / native for native, shimmed in group] for group in groups])
-    told: dict[str, Any] = {
+    it: dict[str, Any] = {
         "native": statistics.median(native for native, _ in both),
         "shimmed": statistics.median(shimmed for _, shimmed in both),
         "ratio": statistics.median(shimmed / native for native, shimmed in both),
@@ -91,18 +91,18 @@ def row(name: str, groups: Sequence[Sequence[tuple[float, float]]]) -> dict[str,
         "difference": statistics.median(shimmed - native for native, shimmed in both),
         "rounds": len(both),
     }
-    told["bar"], told["met"] = bar(name, told)
-    return told
+    it["bar"], it["met"] = bar(name, it)
+    return it
 
 
 def show(title: str, unit: str, rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     head = f"{'native':>12}{'shimmed':>12}{'ratio':>9}  {'95 % interval':<18}{'differ':>10} {unit:8}{'rounds':>6}"
     print(f"\n{title:28}{head}")
-    for name, told in rows.items():
+    for name, it in rows.items():
         print(
-            f"{name:28}{told['native']:12.1f}{told['shimmed']:12.1f}{told['ratio']:9.4f}"
-            f"  {told['low']:.4f} to {told['high']:.4f}  {told['difference']:10.1f} {'':8}{told['rounds']:>6}"
-            f"  {told['bar'] or '-'}{'' if told['met'] is None else ': met' if told['met'] else ': MISSED'}",
+            f"{name:28}{it['native']:12.1f}{it['shimmed']:12.1f}{it['ratio']:9.4f}"
+            f"  {it['low']:.4f} to {it['high']:.4f}  {it['difference']:10.1f} {'':8}{it['rounds']:>6}"
+            f"  {it['bar'] or '-'}{'' if it['met'] is None else ': met' if it['met'] else ': MISSED'}",
             flush=True,
         )
     return rows
@@ -139,11 +139,11 @@ def both_in_one(program: Path, env: dict[str, str], shim: str) -> dict[str, dict
     for line in run([str(program), "pairs"], env).splitlines():
         name, *values = line.rsplit(" ", 3)
         native, shimmed, difference = map(float, values)
-        told: dict[str, Any] = {"native": native, "shimmed": shimmed, "difference": difference}
-        told["bar"], told["met"] = bar(name, told)
-        rows[name] = told
-        verdict = "" if told["met"] is None else ": met" if told["met"] else ": MISSED"
-        print(f"{name:28}{native:12.1f}{shimmed:12.1f}{difference:10.1f}     {told['bar'] or '-'}{verdict}", flush=True)
+        it: dict[str, Any] = {"native": native, "shimmed": shimmed, "difference": difference}
+        it["bar"], it["met"] = bar(name, it)
+        rows[name] = it
+        verdict = "" if it["met"] is None else ": met" if it["met"] else ": MISSED"
+        print(f"{name:28}{native:12.1f}{shimmed:12.1f}{difference:10.1f}     {it['bar'] or '-'}{verdict}", flush=True)
     return rows
 
 

@@ -30,11 +30,11 @@ def mark(result: object) -> None:
     marks += 1
     say(f"result {result}")
     say("mark")
-    until_told_to_go_on(marks)
+    wait_at_mark(marks)
 
 
-def until_told_to_go_on(number: int) -> None:
-    """Holds at this mark: for other processes of the program too than the one that told of it."""
+def wait_at_mark(number: int) -> None:
+    """Holds at this mark: for other processes of the program too than the one that reached it."""
     go = Path(sys.argv[1]) / f"go-{number}"
     deadline = time.monotonic() + PATIENCE
     while not go.exists() and time.monotonic() < deadline:

@@ -1,5 +1,5 @@
 /* Preloaded behind the shim: times the driver's own cuMemAlloc_v2 as the shim calls it, so that what a call takes can
- * be told apart from what its way there and back takes. The shim asks the next dlsym for the driver's function: this
+ * be separated from what its way there and back takes. The shim asks the next dlsym for the driver's function: this
  * one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

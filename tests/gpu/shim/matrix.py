@@ -206,25 +206,25 @@ class Engine:
             self._smi = self._launch(words, "nvidia-smi", TIGHT)
 
     def _look(self) -> None:
-        told = {each["id"]: each for each in self._site.api("GET", "containers/?page_size=1000")["results"]}
+        rows = {each["id"]: each for each in self._site.api("GET", "containers/?page_size=1000")["results"]}
         held = self._nvml.held()
         owners = {pid: _words_of(pid) for pid in held}
         for run in self.runs:
             if run.over:
                 continue
-            claim = told[run.container]["gpus"][0]
+            claim = rows[run.container]["gpus"][0]
             mine = sum(size for pid, size in held.items() if f"{run.folder} " in owners[pid])
             run.look(time.monotonic(), claim["used"], claim["overhead"], mine, self._still)
-            run.state = told[run.container]["state"]
+            run.state = rows[run.container]["state"]
             run.over = run.state not in RUNNING
 
     def left(self) -> int:
         """Bytes still charged on the card once it has had 5 seconds to come down; each run's own are in `run.left`."""
         deadline = time.monotonic() + 5
         while True:
-            told = {each["id"]: each for each in self._site.api("GET", "containers/?page_size=1000")["results"]}
+            rows = {each["id"]: each for each in self._site.api("GET", "containers/?page_size=1000")["results"]}
             for run in self.runs:
-                run.left = told[run.container]["gpus"][0]["used"]
+                run.left = rows[run.container]["gpus"][0]["used"]
             charged = sum(gpu["charged"] for gpu in self._site.api("GET", "gpus/")["results"])
             if not charged or time.monotonic() > deadline:
                 return int(charged)
@@ -315,18 +315,18 @@ def main() -> int:
     for run in plain:
         if run.name not in native:
             print(f"--- {run.name}: {run.state}\n{run.log}", flush=True)
-    told: dict[str, Any] = {**about, "native": native, "engines": {}}
+    kept: dict[str, Any] = {**about, "native": native, "engines": {}}
     good = len(native) == len(plain)
     for name in arguments.engine or ["process", "docker"]:
         try:
-            good = one_engine(Engine(name, arguments.gpus, work, arguments.still), native, told, arguments.out) and good
+            good = one_engine(Engine(name, arguments.gpus, work, arguments.still), native, kept, arguments.out) and good
         except Exception:  # the other engine's table is worth having all the same
             traceback.print_exc()
             good = False
     return 0 if good else 1
 
 
-def one_engine(engine: Engine, native: dict[str, list[str]], told: dict[str, Any], out: Path) -> bool:
+def one_engine(engine: Engine, native: dict[str, list[str]], kept: dict[str, Any], out: Path) -> bool:
     """Whether all was right. What came about before an end by force is shown and kept."""
     begin = time.monotonic()
     left = -1
@@ -338,8 +338,8 @@ def one_engine(engine: Engine, native: dict[str, list[str]], told: dict[str, Any
         show(engine.name, rows)
         seconds = time.monotonic() - begin
         print(f"{engine.name}: charged on the card afterwards: {left} B; {seconds:.0f} s", flush=True)
-        told["engines"][engine.name] = {"left": left, "seconds": seconds, "rows": rows}
-        (out / "matrix.json").write_text(json.dumps(told, indent=1))
+        kept["engines"][engine.name] = {"left": left, "seconds": seconds, "rows": rows}
+        (out / "matrix.json").write_text(json.dumps(kept, indent=1))
         engine.close()
     return left == 0 and all(row["right"] and row["within"] for row in rows)
 

@@ -158,20 +158,20 @@ class Engine:
     def play(self, runs: list[Run], limit: float, tell: Callable[[Run], None]) -> None:
         """All of them at once. `tell` is called for each when it has ended and its charge is gone, or should be."""
         deadline = min(time.monotonic() + limit, self._work.deadline)
-        while not all(run.told for run in runs):
+        while not all(run.done for run in runs):
             for run in runs:
                 if not run.container and not run.over and may_begin(run, runs):
                     self._launch(run)
-            told = {each["id"]: each for each in self._site.api("GET", "containers/?page_size=1000")["results"]}
+            rows = {each["id"]: each for each in self._site.api("GET", "containers/?page_size=1000")["results"]}
             late = time.monotonic() > deadline
             for run in runs:
                 if run.container:
-                    self._look(run, told[run.container], runs)
+                    self._look(run, rows[run.container], runs)
                 if late and not run.over:
                     run.over, run.state = time.monotonic(), f"{run.state} at its limit"
                     self._kill(run)
-                if run.over and not run.told and (not run.left or time.monotonic() - run.over > COMES_DOWN):
-                    run.told = True
+                if run.over and not run.done and (not run.left or time.monotonic() - run.over > COMES_DOWN):
+                    run.done = True
                     run.log = self._log(run) if run.container else run.log
                     tell(run)
             time.sleep(0.1)
@@ -190,13 +190,13 @@ class Engine:
         except httpx.HTTPStatusError as error:
             run.over, run.state, run.log = time.monotonic(), "refused", error.response.text
 
-    def _look(self, run: Run, told: dict[str, Any], runs: list[Run]) -> None:
-        charged = {self._work.uuids.index(gpu["uuid"]): gpu for gpu in told["gpus"]}
+    def _look(self, run: Run, rows: dict[str, Any], runs: list[Run]) -> None:
+        charged = {self._work.uuids.index(gpu["uuid"]): gpu for gpu in rows["gpus"]}
         run.left = sum(gpu["used"] for gpu in charged.values())
         run.peak = {gpu: each["peak"] for gpu, each in charged.items()}
         if run.over:
             return
-        run.state = told["state"]
+        run.state = rows["state"]
         run.was_suspended = run.was_suspended or run.state == "suspended"
         if run.state not in RUNNING:
             run.over = time.monotonic()
@@ -238,17 +238,17 @@ class Engine:
 
 
 def one_engine(name: str, work: Workplace, cases: list[Case], native: dict[str, list[str]], still: float,
-               told: dict[str, Any], out: Path) -> bool:  # fmt: skip
+               report: dict[str, Any], out: Path) -> bool:  # fmt: skip
     """Whether all was right. What came about before an end by force is shown and kept."""
     begin = time.monotonic()
     runs = work.runs(cases, name)
     rows: list[dict[str, Any]] = []
-    kept = told["engines"][name] = {"rows": rows, "left": -1}
+    kept = report["engines"][name] = {"rows": rows, "left": -1}
 
     def tell(run: Run) -> None:
         rows.append(judge(run, native.get(run.case.name)))
         show(rows[-1])
-        (out / "several.json").write_text(json.dumps(told, indent=1))
+        (out / "several.json").write_text(json.dumps(report, indent=1))
 
     print(f"\n{name}: MiB charged (of it overhead), in NVML, the difference, where it is worst at rest; the seconds")
     print("after which they differed no more; MiB left at its end", flush=True)
@@ -259,11 +259,11 @@ def one_engine(name: str, work: Workplace, cases: list[Case], native: dict[str, 
         kept["left"] = engine.charged()
     finally:
         for run in runs:
-            if not run.told:
+            if not run.done:
                 tell(run)
         seconds = time.monotonic() - begin
         print(f"{name}: charged on the cards afterwards: {kept['left']} B; {seconds:.0f} s", flush=True)
-        (out / "several.json").write_text(json.dumps(told, indent=1))
+        (out / "several.json").write_text(json.dumps(report, indent=1))
         engine.close()
     return kept["left"] == 0 and not any(row["wrong"] for row in rows)
 
@@ -296,12 +296,12 @@ def main() -> int:
     for run in plain:
         if run.case.name not in native:
             print(f"--- {run.case.name}: {run.state}\n{run.log}", flush=True)
-    told: dict[str, Any] = {**about, "native": native, "engines": {}}
+    report: dict[str, Any] = {**about, "native": native, "engines": {}}
     good = len(native) == len(plain)
     try:
         for name in arguments.engine or ["process"]:
             try:
-                good = one_engine(name, work, cases, native, arguments.still, told, arguments.out) and good
+                good = one_engine(name, work, cases, native, arguments.still, report, arguments.out) and good
             except Exception:  # the other engine's table is worth having all the same
                 traceback.print_exc()
                 good = False

@@ -1,4 +1,4 @@
-"""The cases of several.py, what is noted of one as it runs, and what is told of it."""
+"""The cases of several.py, what is noted of one as it runs, and what is reported of it."""
 
 import sys
 import time
@@ -50,7 +50,7 @@ class Run:
     state: str = "not started"
     was_suspended: bool = False
     over: float = 0.0  # when
-    told: bool = False
+    done: bool = False
     log: str = ""
     marks: list[dict[int, list[Sample]]] = field(default_factory=list)
     peak: dict[int, int] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests.gpu.shim.frameworks import PATIENCE, mark, say, until_told_to_go_on
+from tests.gpu.shim.frameworks import PATIENCE, mark, say, wait_at_mark
 from tests.support.cuda import MIB, OUT_OF_MEMORY, Cuda, Failed, byref, c_int, c_void_p, create_string_buffer
 
 GPUS = range(2)
@@ -177,7 +177,7 @@ def _rank(rank: int) -> None:
     if rank == 0:
         mark(" ".join(losses))
     else:
-        until_told_to_go_on(1)
+        wait_at_mark(1)
     del held
     dist.destroy_process_group()
 

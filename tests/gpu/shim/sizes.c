@@ -78,7 +78,7 @@ int main(int count, char **words) {
     int rounds = count > 1 ? atoi(words[1]) : 0;
     for (int at = 2; at < count; at++) {
         size_t mib = strtoul(words[at], NULL, 10);
-        for (int round = -5; round < rounds; round++) { /* the first ones are told too: they are the warming */
+        for (int round = -5; round < rounds; round++) { /* the first ones are printed too: they are the warming */
             once(mib, round & 1);
             once(mib, !(round & 1));
         }

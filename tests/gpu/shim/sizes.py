@@ -4,7 +4,7 @@ Whole processes differ: of 128 MiB one takes 37 µs a call and the next 49, nati
 jump between the two. So each process here calls the driver's own function and the one that programs are given in turns,
 and there are three kinds of process: with nothing preloaded (what the method itself adds), with a library that does
 nothing (does it matter that one is there?), and with the shim, where what the driver's own part of a call takes is
-measured from within. Told are the paired differences, where they arise, how processes are spread, and what goes with
+measured from within. Shown are the paired differences, where they arise, how processes are spread, and what goes with
 their being slow: the address that they got, page faults.
 """
 
@@ -100,7 +100,7 @@ def measure(envs: dict[str, dict[str, str]], seconds: float) -> Found:
     return found
 
 
-# ---- what is told ----
+# ---- what is shown ----
 
 
 def pairs(process: Process, mib: int) -> list[tuple[Call, Call]]:
@@ -175,7 +175,7 @@ def spread(found: Found, mib: int) -> None:
 
 def places(found: Found, mib: int) -> None:
     """The driver's own calls by whether what they got lies in one page table more than it needs to."""
-    told: dict[str, list[int]] = defaultdict(list)
+    sizes: dict[str, list[int]] = defaultdict(list)
     addresses = []
     for processes in found.values():
         for process in processes:
@@ -183,8 +183,8 @@ def places(found: Found, mib: int) -> None:
             for call in process[mib]:
                 if not call.seen:
                     across = call.address // TABLE != (call.address + mib * MIB - 1) // TABLE
-                    told["across a boundary of 512 MiB" if across else "within 512 MiB"].append(call.taken)
-    for name, values in sorted(told.items()):
+                    sizes["across a boundary of 512 MiB" if across else "within 512 MiB"].append(call.taken)
+    for name, values in sorted(sizes.items()):
         print(f"  {name:42}{statistics.median(values) / 1e3:9.1f} µs  ({len(values)} calls)")
     print(f"  addresses that a process got: {statistics.median(addresses):.0f}")
 

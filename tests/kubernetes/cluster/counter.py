@@ -22,7 +22,7 @@ PLUGIN, REGISTRATION, LISTER = "v1beta1.DevicePlugin", "v1beta1.Registration", "
 
 
 class Counter:
-    """`devices`: name → health, as last told; `pods`: (namespace, pod, container) → units."""
+    """`devices`: name → health, as last sent; `pods`: (namespace, pod, container) → units."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.lists = folder / "device-plugins", folder / "pod-resources"
@@ -65,13 +65,13 @@ class Counter:
         async with grpc.aio.insecure_channel(f"unix://{self._plugin}") as channel:
             ids = await self._picked(channel, free, size)
             asked = {"container_requests": [{"devices_ids": ids}]}
-            (told,) = (await call(channel, PLUGIN, "Allocate", asked, 10.0)).container_responses
+            (answers,) = (await call(channel, PLUGIN, "Allocate", asked, 10.0)).container_responses
         self.pods[pod] = ids
-        for mount in told.mounts:
+        for mount in answers.mounts:
             if not os.path.exists(mount.host_path) or not mount.container_path.startswith("/"):  # noqa: ASYNC240
                 raise WrongAnswer(f"{mount}")
-        return {"ids": ids, "envs": dict(told.envs), "mounts": [(m.host_path, m.container_path, m.read_only) for m in
-                told.mounts], "devices": [d.host_path for d in told.devices]}  # fmt: skip
+        return {"ids": ids, "envs": dict(answers.envs), "mounts": [(m.host_path, m.container_path, m.read_only) for m in
+                answers.mounts], "devices": [d.host_path for d in answers.devices]}  # fmt: skip
 
     async def _picked(self, channel: Any, free: list[str], size: int) -> list[str]:
         if not self._prefers:
@@ -107,11 +107,11 @@ class Counter:
                     f"/{PLUGIN}/ListAndWatch", request_serializer=asks.SerializeToString,
                     response_deserializer=answers.FromString,
                 )  # fmt: skip
-                async for told in stream(asks()):
-                    if told.ByteSize() > LONGEST_LIST:
+                async for _ in stream(asks()):
+                    if _.ByteSize() > LONGEST_LIST:
                         self.dropped += 1
                         continue
-                    self.devices = {device.ID: device.health for device in told.devices}
+                    self.devices = {device.ID: device.health for device in _.devices}
         except grpc.aio.AioRpcError:
             self.devices = dict.fromkeys(self.devices, "Unhealthy")
 

@@ -89,8 +89,8 @@ class Kubelet:
                 self.drivers[info.name] = (info.endpoint, version)
             else:
                 self.refused.append(fault)
-            told = {"plugin_registered": not fault, "error": fault}
-            await call(channel, registration, "NotifyRegistrationStatus", told, WAITS)
+            fields = {"plugin_registered": not fault, "error": fault}
+            await call(channel, registration, "NotifyRegistrationStatus", fields, WAITS)
 
     def _fault(self, info: Any) -> str:
         endpoint = Path(info.endpoint)
@@ -113,7 +113,7 @@ class Kubelet:
 
     async def unprepare(self, *claims: JSON, driver: str = "gpushare.dev", waits: float = WAITS) -> dict[str, str]:
         answer = await self._ask("NodeUnprepareResources", claims, driver, waits)
-        return {uid: told.error for uid, told in answer.claims.items()}
+        return {uid: result.error for uid, result in answer.claims.items()}
 
     async def _ask(self, method: str, claims: tuple[JSON, ...], driver: str, waits: float) -> Any:
         endpoint, version = self.drivers[driver]
@@ -121,17 +121,17 @@ class Kubelet:
         async with grpc.aio.insecure_channel(f"unix://{endpoint}") as channel:
             answer = await call(channel, contracts.DRA[version], method, {"claims": named}, waits)
         if set(answer.claims) != {claim["uid"] for claim in named}:
-            raise WrongAnswer(f"asked for {named}, told of {sorted(answer.claims)}")
+            raise WrongAnswer(f"asked for {named}, answered for {sorted(answer.claims)}")
         return answer
 
     def _checked(self, claim: JSON, answer: Any) -> Any:
-        told = answer.claims[claim["metadata"]["uid"]]
-        if told.error:
-            return told.error
+        result = answer.claims[claim["metadata"]["uid"]]
+        if result.error:
+            return result.error
         results = claim["status"]["allocation"]["devices"]["results"]
         given = {(each["request"], each["pool"], each["device"]) for each in results if each["driver"] in self.drivers}
         found: dict[str, list[str]] = {}
-        for device in told.devices:
+        for device in result.devices:
             for request in device.request_names:
                 if (request, device.pool_name, device.device_name) not in given:
                     raise WrongAnswer(f"{device} is not what was given: {given}")

@@ -1,6 +1,6 @@
 """Pods of the node: made with claims that are reserved for them, started and ended as a kubelet does that.
 
-A pod that is to end (`deletionTimestamp`) has its containers stopped, their ends are told to the API server, its
+A pod that is to end (`deletionTimestamp`) has its containers stopped, their ends are reported to the API server, its
 claims are given back, and then the API server forgets it: in this order, as a kubelet does.
 """
 
@@ -81,7 +81,7 @@ class Pods:
         return [each for each in found if uid in [one["uid"] for one in each["status"].get("reservedFor", [])]]
 
     async def start(self, pod: JSON) -> list[Any]:
-        """What the kubelet is told of each of its claims."""
+        """What the kubelet is answered for each of its claims."""
         return list((await self.kubelet.prepare(*self.claims(pod))).values())
 
     async def end(self, pod: JSON, code: int = 0, reason: str = "", *, deleted: bool = False) -> None:

@@ -16,7 +16,7 @@ for each in "${controllers[@]}"; do echo "+$each" >"$groups/cgroup.subtree_contr
 # The kernel's log calls a lane's processes by other numbers, no registry is within reach, and a lane's root is not the host's. All attacks at
 # once in Docker are not ended in a lane, and what goes on of them has twice ended the machine.
 without="--deselect tests/attacks/test_program_and_scheduler.py::test_a_bystander_is_answered_during_all_of_them_at_once[docker]"
-without="$without --deselect tests/engines/test_rootless.py::test_what_such_a_user_cannot_give_is_told"
+without="$without --deselect tests/engines/test_rootless.py::test_what_such_a_user_cannot_give_is_reported"
 without="$without --deselect tests/engines/test_process_memory.py::test_process_that_the_kernel_ended_for_lack_of_memory_says_whose"
 without="$without --ignore tests/installed/test_wheel.py"
 # shellcheck disable=SC2016 # it is the lane's shell that reads these

@@ -81,7 +81,7 @@ class Computing:
 class Cards(Gpus):
     """What `scheduler.gpus.Gpus` is, by "sim:2x5GiB", without a driver or a thread.
 
-    `held`: GPU → pid → bytes. `shows` and `silent` change what is told: bytes more of a process, and a card that does
+    `held`: GPU → pid → bytes. `shows` and `silent` change what it shows: bytes more of a process, and a card that does
     not answer. `stands` tells whether a process is stopped on its cards. `reading`: figures of every reading, and
     `faulty` those of one card's.
     """
@@ -105,7 +105,7 @@ class Cards(Gpus):
         everywhere: list[Computing] = []
         self.computing = {uuid: Computing(stands, everywhere) for uuid in uuids}
         everywhere += self.computing.values()
-        self._told: dict[tuple[str, str], tuple[float, Counter[int]]] = {}  # of a GPU, for whom → when, and had by then
+        self._reported: dict[tuple[str, str], tuple[float, Counter[int]]] = {}  # GPU, for whom → when, and had by then
 
     # ---- the cards' side ----
 
@@ -171,8 +171,8 @@ class Cards(Gpus):
 
     def _since(self, asker: str, uuid: str) -> Work | None:
         now, had = clock.wall(), self.computing[uuid].had
-        since, before = self._told.get((asker, uuid), (now, Counter[int]()))
-        self._told[asker, uuid] = now, Counter(had)
+        since, before = self._reported.get((asker, uuid), (now, Counter[int]()))
+        self._reported[asker, uuid] = now, Counter(had)
         if now <= since or not (did := had - before):
             return None
         return Work(since, now, {pid: seconds / (now - since) for pid, seconds in did.items()})

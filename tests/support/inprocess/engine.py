@@ -156,7 +156,7 @@ class InProcessEngine:
         if grace:
             for process in list(its.processes):
                 process.freeze(False)
-                process.told.set()
+                process.terminated.set()
                 if not process.deaf:
                     self.ended(process, TERMINATED)
             with contextlib.suppress(TimeoutError):

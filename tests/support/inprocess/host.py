@@ -95,7 +95,7 @@ class InProcess(Host):
             pause = min(1.3 * pause, LONGEST_LOOK)
 
     async def settle(self) -> None:
-        """Each periodic part once, instead of its period; then what was told is written."""
+        """Each periodic part once, instead of its period; then what was recorded is written."""
         up = self.up
         await asyncio.sleep(LOOK)
         up.tick()

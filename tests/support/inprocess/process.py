@@ -59,7 +59,7 @@ class Process:
     page: LeasePage | None = None
     socket: socket.socket | None = None
     used: dict[int, int] = field(default_factory=dict)
-    told: asyncio.Event = field(default_factory=asyncio.Event)  # SIGTERM has come
+    terminated: asyncio.Event = field(default_factory=asyncio.Event)  # SIGTERM has come
     deaf: bool = False  # which does not end it
     asked: asyncio.Queue[str] = field(default_factory=asyncio.Queue)  # by a test, for programs that do what it says
 

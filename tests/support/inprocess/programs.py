@@ -94,7 +94,7 @@ async def asker(process: Process, size: str) -> int:
     process.deaf = True
     await process.alloc(int(size))
     process.say("holding")
-    while not process.told.is_set():
+    while not process.terminated.is_set():
         await process.ask()
         process.say(f"{process.pid} has asked")
         await asyncio.sleep(LOOK)
@@ -121,13 +121,13 @@ async def sh(process: Process, _: str, script: str) -> int:
     process.deaf = bool(traps)
     if not (traps and traps[0]):  # what is ended by SIGTERM is ended by its engine
         return await _run(process, script)
-    running, told = (asyncio.create_task(each) for each in (_run(process, script), process.told.wait()))
+    running, stopping = (asyncio.create_task(each) for each in (_run(process, script), process.terminated.wait()))
     try:
-        await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
         return running.result() if running.done() else await _run(process, traps[0])
     finally:
         running.cancel()
-        told.cancel()
+        stopping.cancel()
 
 
 def _without_traps(script: str) -> tuple[str, list[str]]:

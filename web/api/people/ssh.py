@@ -33,8 +33,8 @@ class Ssh(APIView):
         """Where containers are reached by ssh, with the container's name as the user's."""
         Query.of(request)
         port = settings.GPUSHARE_SSH[1] if settings.GPUSHARE_SSH else None
-        told = {"port": port, "host_key": ssh_keys.host_key_line(), "fingerprint": ssh_keys.host_fingerprint()}
-        return Response(SshAnswer(told).data)
+        answer = {"port": port, "host_key": ssh_keys.host_key_line(), "fingerprint": ssh_keys.host_fingerprint()}
+        return Response(SshAnswer(answer).data)
 
 
 class SshKeyAnswer(serializers.ModelSerializer[SshKey]):

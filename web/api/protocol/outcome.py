@@ -27,7 +27,7 @@ def finished(command: Command) -> Command | Response:
     if steering.settled(command):
         return command
     url = reverse("command-detail", args=[command.pk])
-    answer = {"command": command.pk, "url": url, "message": command.told}
+    answer = {"command": command.pk, "url": url, "message": command.text}
     return Response(PendingAnswer(answer).data, status.HTTP_202_ACCEPTED, headers={"Location": url})
 
 

@@ -34,7 +34,7 @@ class Command(BaseCommand):
                     self.stderr.write(why_not)
             elif verb == "remove":
                 nodes.expel(BY, name, force=options["force"])
-                self.stdout.write(f"{name} may not read or write anything any more. What it has told stays.")
+                self.stdout.write(f"{name} may not read or write anything any more. What it has reported stays.")
             elif verb == "setup":
                 self.stdout.write(setup.script())
             elif rules.are_applied():

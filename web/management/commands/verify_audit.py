@@ -37,7 +37,7 @@ class Command(BaseCommand):
         if accept:
             self._accept(known)
         sound, faults = audit.verify(_seal(known), *_anchored())
-        with suppress(DatabaseError):  # full or read-only: what was found can be told even so
+        with suppress(DatabaseError):  # full or read-only: what was found can be shown even so
             verified.keep(sound, faults)
         for fault in faults:
             self.stderr.write(fault)

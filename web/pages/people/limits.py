@@ -47,7 +47,7 @@ def in_force(user: User, usage: Mapping[str, float]) -> list[dict[str, Any]]:
                 "most": "no limit" if limit.value is None else _words(name, limit.value),
                 "part": min(100.0, 100 * used / limit.value) if used is not None and limit.value else None,
                 "full": used is not None and limit.value is not None and used >= limit.value,
-                "told": limit.told,
+                "explanation": limit.explanation,
                 "tells": used is not None or bool(limit.rows),
                 "list": name in KINDS,
             }

@@ -33,7 +33,7 @@ def page(request: HttpRequest) -> HttpResponse:
         return show(request, "people/not_yours.html", {"problem": problem}, 403)
     asked = {key: request.GET.get(key, "").strip()[:255] for key in ("person", "name", "from", "to")}
     error, older = "", None
-    rows: list[reading.Told] = []
+    rows: list[reading.NamedEntry] = []
     before = request.GET.get("before", "")
     try:
         found = reading.entries(asked["person"], asked["name"], _day(asked["from"]), _day(asked["to"], 1))
@@ -44,7 +44,7 @@ def page(request: HttpRequest) -> HttpResponse:
     query = {key: value for key, value in asked.items() if value}
     context = {
         "asked": asked,
-        "rows": [{"told": row, "detail": _detail(row.entry.detail)} for row in rows],
+        "rows": [{"line": row, "detail": _detail(row.entry.detail)} for row in rows],
         "older": f"?{urlencode({**query, 'before': older})}" if older else "",
         "newest": f"?{urlencode(query)}" if before else "",
         "filtered": bool(query),
@@ -85,9 +85,9 @@ def _day(text: str, later: int = 0) -> datetime | None:
 
 def _detail(detail: Any) -> list[tuple[str, str]]:
     """What an entry tells beside its name, bounded: a launch may have a long environment."""
-    told = detail.items() if isinstance(detail, dict) else [("", detail)]
+    items = detail.items() if isinstance(detail, dict) else [("", detail)]
     shown, left = [], LONGEST
-    for name, value in told:
+    for name, value in items:
         if name == "name" or value in ("", None, [], {}):
             continue
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -38,7 +38,7 @@ MOST_GROUPS = 200  # that the page lists; REST has all
 
 
 def managed(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """A page for admins. What is refused is told on the page whose form it was, with what was typed still in it."""
+    """A page for admins. What is refused is shown on the page whose form it was, with what was typed still in it."""
 
     @never_cache
     @login_required
@@ -122,8 +122,8 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
         raise Http404
     if request.method == "POST":
         try:
-            told = _do(actor, user, request.POST, request.build_absolute_uri(reverse("join")))
-            messages.success(request, told)
+            message = _do(actor, user, request.POST, request.build_absolute_uri(reverse("join")))
+            messages.success(request, message)
             return redirect("person", username)
         except Problem as refused:
             problem = refused

@@ -46,10 +46,10 @@ def is_local(username: str) -> bool:
 def follow_groups(user: User, groups: Iterable[str]) -> None:
     """Makes the user's groups those that the directory tells; groups that it has no say in stay as they are."""
     mapping: dict[str, str] = settings.GPUSHARE_GROUPS
-    told = {mapping[name] for name in groups if name in mapping}
+    given = {mapping[name] for name in groups if name in mapping}
     held = set(user.groups.filter(name__in=mapping.values()).values_list("name", flat=True))
-    if told == held:
+    if given == held:
         return
-    user.groups.remove(*Group.objects.filter(name__in=held - told))
-    user.groups.add(*(Group.objects.get_or_create(name=name)[0] for name in told - held))
-    audit.record(user.get_username(), "groups", user.get_username(), before=sorted(held), after=sorted(told))
+    user.groups.remove(*Group.objects.filter(name__in=held - given))
+    user.groups.add(*(Group.objects.get_or_create(name=name)[0] for name in given - held))
+    audit.record(user.get_username(), "groups", user.get_username(), before=sorted(held), after=sorted(given))

@@ -1,7 +1,7 @@
 """What needs somebody now: who waits for long, who keeps them waiting, what nobody accounts for, what is broken.
 
 Every item is a function of what the database says at one moment: it is there as long as that is so, and nothing has to
-be raised or cleared. Its `key` stays the same for as long, so that whoever is told of it can be told once. A database
+be raised or cleared. Its `key` stays the same for as long, so that it is notified once. A database
 that does not answer is an item as well, then the only one.
 """
 
@@ -30,7 +30,7 @@ def recorded(now: datetime) -> list[Item]:
     """The same for who has to know that the database was asked: some twelve small queries. Raises DatabaseError."""
     nodes = {node.pk: node for node in Node.objects.listed()}
     found = [*host.items(list(nodes.values()), now)]
-    # Not asked anew: on a busy host the queries take as long as a sign of life counts, and then nothing would be told.
+    # Not asked anew: on a busy host the queries take as long as a sign of life counts, and then nothing would be shown.
     away = {item.node for item in found if item.kind is Kind.SCHEDULER_AWAY}
     for item in (*cards.items(now), *cards.reserved(now), *containers.items(now)):
         node = nodes.get(item.place or 0)

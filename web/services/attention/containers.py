@@ -49,8 +49,8 @@ def _claims() -> QuerySet[Claim]:
 
 
 def _past_the_shim() -> Iterator[Item]:
-    found = _claims().alias(told=Cast("processes", TextField()))
-    found = found.filter(Q(unexplained__gt=0) | Q(told__contains='"uncapped": true'))
+    found = _claims().alias(text=Cast("processes", TextField()))
+    found = found.filter(Q(unexplained__gt=0) | Q(text__contains='"uncapped": true'))
     for container, claims in _by_container(found):
         if taken := sum(claim.unexplained for claim in claims):
             message = f'"{container.name}" holds {format_size(taken)} beyond what was charged to it.'
@@ -168,8 +168,8 @@ def _above_share(now: datetime) -> Iterator[Item]:
 def _named(names: list[str]) -> str:
     """Two of them by name; thirty would fill the screen."""
     few = names if len(names) <= NAMED else names[: NAMED - 1]
-    told = [f'"{name}"' for name in few]
-    *first, last = [*told, f"{len(names) - len(few)} others"] if len(few) < len(names) else told
+    quoted = [f'"{name}"' for name in few]
+    *first, last = [*quoted, f"{len(names) - len(few)} others"] if len(few) < len(names) else quoted
     return f"{', '.join(first)} and {last}" if first else last
 
 

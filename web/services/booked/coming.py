@@ -1,6 +1,6 @@
 """Whom maintenance or a reservation of others concerns: containers that may still run when it begins.
 
-Their owners are told at the launch, a day before and an hour before, once each: by an event of the container, whichever
+Owners hear of it at the launch, a day before and an hour before, once each: by an event of the container, whichever
 process looks. A reservation concerns those on its GPUs that have no room beside it.
 """
 
@@ -132,7 +132,7 @@ def _reserved(now: datetime) -> Iterator[Coming]:
 
 
 def said_to(container: Container, ahead: Sequence[Coming] | None = None) -> str:
-    """What a person who launches it is told: sentences, or nothing. `ahead`: what is coming, where it is known."""
+    """What a person who launches it is shown: sentences, or nothing. `ahead`: what is coming, where it is known."""
     now = timezone.now()
     return _said(now, _about(container, now), coming(now) if ahead is None else ahead)
 
@@ -174,19 +174,19 @@ def _others(live: Iterable[About]) -> Others:
 
 
 def tell(now: datetime) -> None:
-    """Writes an event for each live container about each thing that concerns it and that it was not told of yet."""
+    """Writes an event for each live container about each thing that concerns it and that it was not notified of yet."""
     ahead = coming(now)
     if not ahead:
         return
     live = _live(now)
-    others, told = _others(live), defaultdict[UUID | None, set[str]](set)
+    others, notified = _others(live), defaultdict[UUID | None, set[str]](set)
     before = AllocationEvent.objects.filter(container__finished_at=None, kind=NOTIFIED)
     for pk, detail in before.values_list("container_id", "detail"):
-        told[pk].add(detail)
+        notified[pk].add(detail)
     with transaction.atomic():
         audit.append([
             AllocationEvent(at=now, kind=NOTIFIED, container_id=each.key or "", detail=text)
-            for each in live for text in _texts(each, ahead, others, now) if text not in told[each.key]
+            for each in live for text in _texts(each, ahead, others, now) if text not in notified[each.key]
         ])  # fmt: skip
 
 

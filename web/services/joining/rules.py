@@ -5,7 +5,7 @@ scheduler that is run under such a role in a test finds what is missing. `apply`
 and is after each `migrate` of a database that has nodes. It needs the owner of the tables, once an admin of
 PostgreSQL has made the roles' group (setup.py).
 
-Rows are told apart by the policies of PostgreSQL's row-level security; the tables' owner, who the web side is, is not
+Rows are separated by the policies of PostgreSQL's row-level security; the tables' owner, who the web side is, is not
 bound by them. Whose node it is, is by the role that signed in (`session_user`), which a session cannot change.
 
 What is written has to be readable (values.py): one row that nobody can read would end every page with all of them.

@@ -56,29 +56,29 @@ EXAMPLES: Mapping[tuple[type[models.Model], str], Any] = {
 }  # fmt: skip
 
 FUNCTIONS = f"""
-CREATE OR REPLACE FUNCTION gpushare_is_like(told jsonb, example jsonb) RETURNS boolean
+CREATE OR REPLACE FUNCTION gpushare_is_like(given jsonb, example jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE SET search_path = public, pg_temp AS $$
 BEGIN
     IF jsonb_typeof(example) = 'null' THEN RETURN true; END IF;
-    IF jsonb_typeof(told) <> jsonb_typeof(example) THEN RETURN false; END IF;
+    IF jsonb_typeof(given) <> jsonb_typeof(example) THEN RETURN false; END IF;
     CASE jsonb_typeof(example)
     WHEN 'number' THEN
-        RETURN told::numeric BETWEEN 0 AND example::numeric;
+        RETURN given::numeric BETWEEN 0 AND example::numeric;
     WHEN 'array' THEN
         IF jsonb_array_length(example) = 1 THEN
             RETURN NOT EXISTS (
-                SELECT FROM jsonb_array_elements(told) each WHERE NOT gpushare_is_like(each, example -> 0));
+                SELECT FROM jsonb_array_elements(given) each WHERE NOT gpushare_is_like(each, example -> 0));
         END IF;
-        RETURN jsonb_array_length(told) = jsonb_array_length(example) AND NOT EXISTS (
+        RETURN jsonb_array_length(given) = jsonb_array_length(example) AND NOT EXISTS (
             SELECT FROM generate_series(0, jsonb_array_length(example) - 1) place
-            WHERE NOT gpushare_is_like(told -> place, example -> place));
+            WHERE NOT gpushare_is_like(given -> place, example -> place));
     WHEN 'object' THEN
         RETURN NOT EXISTS (
             SELECT FROM jsonb_each(example) asked WHERE CASE
                 WHEN asked.key = '*' THEN EXISTS (
-                    SELECT FROM jsonb_each(told) part WHERE NOT gpushare_is_like(part.value, asked.value))
-                WHEN told ? ltrim(asked.key, '?') THEN
-                    NOT gpushare_is_like(told -> ltrim(asked.key, '?'), asked.value)
+                    SELECT FROM jsonb_each(given) part WHERE NOT gpushare_is_like(part.value, asked.value))
+                WHEN given ? ltrim(asked.key, '?') THEN
+                    NOT gpushare_is_like(given -> ltrim(asked.key, '?'), asked.value)
                 ELSE asked.key NOT LIKE '?%' END);
     ELSE
         RETURN true;
@@ -86,10 +86,10 @@ BEGIN
 END $$;
 
 -- Of whatever shape: not so large, so deep, or with such numbers, that nobody can read it.
-CREATE OR REPLACE FUNCTION gpushare_is_readable(told jsonb) RETURNS boolean
+CREATE OR REPLACE FUNCTION gpushare_is_readable(given jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE SET search_path = public, pg_temp AS $$
-    SELECT pg_column_size(told) <= {LONGEST} AND NOT jsonb_path_exists(told, '$.**{{33 to last}}')
-        AND NOT jsonb_path_exists(told, '$.** ? (@ > {WHOLE} || @ < -{WHOLE})')$$;
+    SELECT pg_column_size(given) <= {LONGEST} AND NOT jsonb_path_exists(given, '$.**{{33 to last}}')
+        AND NOT jsonb_path_exists(given, '$.** ? (@ > {WHOLE} || @ < -{WHOLE})')$$;
 """
 
 

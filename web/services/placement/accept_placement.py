@@ -64,7 +64,7 @@ def _begin(node: int, volume: str, mount: str, ticket: PlacementTicket) -> Conta
         allowances.require_promise(container, sum(claims.values()))
         Container.objects.filter(pk=container.pk).update(gpu_memory=ticket.quota)
     admission.promise(container, claims)
-    audit.record(seals.DOCKER, "taken", container.pk, name=container.name, **ticket.told(volume))
+    audit.record(seals.DOCKER, "taken", container.pk, name=container.name, **ticket.audit_detail(volume))
     return container
 
 
@@ -79,7 +79,7 @@ def _is_ours(node: int, volume: str, mount: str, ticket: PlacementTicket) -> boo
         ((taken,),) = ask("SELECT gpushare_take(%s, %s, %s, %s)", ticket.container, ticket.key, volume, mount)
         return bool(taken)
     free = Container.objects.filter(FOR_A_NODE, _wanted(ticket))
-    # The Swarm may have been told which one, and why.
+    # The Swarm may have heard which one, and why.
     why = Case(When(node_reason="", then=Value(PLACED)), default=F("node_reason"))
     return bool(free.update(node=node, node_reason=why, volume=volume, mount=mount, engine="", queue_reason=""))
 

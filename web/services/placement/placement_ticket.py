@@ -15,7 +15,7 @@ KEY = "key"
 class PlacementTicket:
     """`quota`: bytes on each of the cards, which are numbers of this host's GPUs.
 
-    `key`: shows that the placer has given it to this host, which alone is told the options.
+    `key`: shows that the placer has given it to this host, which alone gets the options.
     """
 
     container: UUID
@@ -31,7 +31,7 @@ class PlacementTicket:
             KEY: self.key,
         }
 
-    def told(self, volume: str) -> dict[str, Any]:
+    def audit_detail(self, volume: str) -> dict[str, Any]:
         """What the audit log says of it."""
         return {"volume": volume, "cards": list(self.cards), "gpu_memory": self.quota}
 

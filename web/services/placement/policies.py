@@ -170,9 +170,9 @@ def choose_node(policy: Policy, sites: Sequence[Site], wish: Wish) -> Choice | N
     offers = [_offer(site, wish) for site in sites if fits(site, wish)]
     if not offers:
         return None
-    key, told = _POLICIES[policy]
+    key, reason = _POLICIES[policy]
     best, *others = sorted(offers, key=lambda offer: (*key(offer, wish), offer.name))
-    return Choice(best.name, told(best, others[0], wish) if others else "")
+    return Choice(best.name, reason(best, others[0], wish) if others else "")
 
 
 def fits(site: Site, wish: Wish) -> bool:

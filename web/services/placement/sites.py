@@ -25,7 +25,7 @@ def policy() -> Policy:
 
 
 def tells_a_swarm() -> bool:
-    """Whether a Swarm is told the choice, by a constraint; else it chooses by itself."""
+    """Whether a Swarm is given the choice, by a constraint; else it chooses by itself."""
     return bool(settings.GPUSHARE_PLACEMENT != AUTO)
 
 
