@@ -99,7 +99,7 @@ def test_of_two_definitions_of_a_name_the_nearest_is_meant(tmp_path):
     assert c.graph(tmp_path)["sim/user"] == {"sim/call"}
 
 
-def test_c_that_does_not_compile_is_told_and_not_passed_over(tmp_path):
+def test_c_that_does_not_compile_is_reported_and_not_passed_over(tmp_path):
     plant(tmp_path, bad_c="int bad(")
     with pytest.raises(SystemExit, match=r"bad\.c does not compile"):
         c.graph(tmp_path)
@@ -115,12 +115,15 @@ def test_a_folder_with_too_many_modules_is_found_and_tests_are_not_counted(tmp_p
 
 
 def test_a_name_and_a_phrase_that_were_given_up_are_found_wherever_a_line_breaks(tmp_path):
+    past = {"CHANGELOG_md": "Owners are told.", "c_js": "const isUntold = 1;"}
     plant(
-        tmp_path, web__one_py="class Tenant:\n    pass", templates__a_html="<p>Begin\n    it again</p>", b_md="Tenants"
-    )
+        tmp_path, web__one_py="class Tenant:\n    pass", templates__a_html="<p>Begin\n    it again</p>", b_md="Tenants",
+        **past,
+    )  # fmt: skip
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
     assert list(words.given_up(tmp_path)) == [
+        f'c.js: "told" is said so now: {words.STEMS["told"]}',
         'templates/a.html: "Begin it again" is said so now: Restart policy',
         "web/one.py: Tenant is LiveContainer now",
     ]

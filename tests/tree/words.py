@@ -11,6 +11,10 @@ from pathlib import Path
 
 READ = ("*.py", "*.c", "*.h", "*.html", "*.js", "*.md", "*.toml")
 HERE = ("tests/tree/words.py", "tests/tree/test_tree.py")
+PAST = "CHANGELOG.md"  # it says what was in the words of its day
+
+# in a name, a word or a sentence, in whatever case → how it is said now
+STEMS = {"told": "reported, shown, recorded, sent (a fact); notified, warned, asked (somebody)"}
 
 # name → what it is called now
 NAMES = {
@@ -18,7 +22,6 @@ NAMES = {
     "Rota": "FairQueue",
     "Outfit": "RuntimeEnvironment",
     "Sighting": "Status",
-    "untold": "drain",
     "Ender": "Terminator",
     "GiveWay": "Preempt",
     "WantedBack": "SwapInRequested",
@@ -63,7 +66,6 @@ PHRASES = {
     "wait for ever, or crash": "deadlock or crash",
     "taken in whatever case": "unique regardless of case",
     "a right to keep well": "Guard this token carefully",
-    "nobody was told no": "no rejection was delivered",
     "is nobody's business": "say what is ignored, and why",
     "neither here nor there": "say both places",
     "Is it whole?": "Integrity",
@@ -71,7 +73,6 @@ PHRASES = {
     "This was not accepted": "Request refused",
     "Nothing needs anybody": "Nothing needs attention.",
     "goes on without a word": "Shorter waits are not notified.",
-    "Nobody is told of that": "no notifications until then",
     "depending on who counted": "Sizes are in KiB, MiB, GiB and TiB (powers of 1024), as in Docker.",
 }
 
@@ -79,7 +80,7 @@ PHRASES = {
 def given_up(root: Path) -> Iterator[str]:
     """A line for each name or phrase that is still there: file, what, and what it is now."""
     named = re.compile("|".join(rf"\b{re.escape(each)}\b" for each in NAMES))
-    phrased = re.compile("|".join(re.escape(each) for each in PHRASES))
+    phrased, stemmed = (re.compile("|".join(map(re.escape, each))) for each in (PHRASES, STEMS))
     listed = subprocess.run(["git", "ls-files", "--", *READ], cwd=root, check=False, stdout=subprocess.PIPE, text=True)
     for name in listed.stdout.splitlines():
         path = root / name
@@ -91,3 +92,5 @@ def given_up(root: Path) -> Iterator[str]:
             yield f"{name}: {found} is {NAMES[found]} now"
         for found in dict.fromkeys(phrased.findall(text)):
             yield f'{name}: "{found}" is said so now: {PHRASES[found]}'
+        for found in dict.fromkeys(stemmed.findall(text.lower()) if name != PAST else ()):
+            yield f'{name}: "{found}" is said so now: {STEMS[found]}'
