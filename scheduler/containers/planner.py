@@ -296,6 +296,9 @@ class Planner:
             await self._follow()
         except Problem as problem:
             self._blocked[plan.owner] = problem.message, plan.id, gpus
+        except Error:
+            plan.next = str(planned_runs.new_id())  # what gave no answer may have begun all the same
+            raise
         else:
             self._queue.drop(plan.id)
             if made is None:  # it is not what was read, as when people have changed it just now

@@ -1,5 +1,5 @@
-"""A play of launches that begin later: a sweep of which two do not fit, a run that fails once, what begins after it,
-what is held while it waits for memory, and what never can."""
+"""A play of launches that begin later: a sweep of which two do not fit, a run that fails once, a sweep whose runs begin
+one after the other, what is held while it waits for memory, and what never can."""
 
 from datetime import datetime
 from typing import Any
@@ -25,7 +25,7 @@ class Later(Scene):
         **{f"sweep-{run:04d}": _WELL for run in (1, 2, 3)},
         "once": (("failed", (3,), "", _LIFE, 1),),
         "once.2": (("failed", (3,), "", _LIFE, 1),),
-        "child": _WELL,
+        **{f"child-{run:04d}": _WELL for run in (1, 2)},
         "held": _WELL,
     }
 
@@ -36,7 +36,8 @@ class Later(Scene):
         held = self._plan("held", "exit 0", large + (1 << 20))  # of another shape, so it stands in line, too
         self._steer(held, clock.now())
         once = self._plan("once", "exit 3", retries=1, retry_pause=0.1)
-        child = self._plan("child", "exit 0", after=[self._after(sweep, "ok"), self._after(once, "failed")])
+        after = [self._after(sweep, "ok"), self._after(once, "failed")]
+        child = self._plan("child", "exit 0", sweep=True, count=2, at_once=1, after=after)
         never = self._plan("never", "exit 0", after=[self._after(once, "ok")])
         ends = {sweep: Ended.OK, once: Ended.FAILED, child: Ended.OK, never: Ended.NOT_STARTED}
         for planned, end in ends.items():
@@ -46,6 +47,10 @@ class Later(Scene):
         self.world.until(lambda: Planned.objects.get(pk=held.pk).ended, "what was held never ends")
         self.made = {each.name: each for each in Container.objects.exclude(planned=None)}
         assert set(self.made) == set(self.expected), "a run began twice, or never"
+        for planned in (sweep, once, child):
+            its = [each for each in self.made.values() if each.planned_id == planned.pk]
+            beside = [sum(other.created_at <= each.created_at < other.finished_at for other in its) for each in its]
+            assert max(beside) <= planned.at_once, f"{planned} has {max(beside)} at once"
         self._removed()
 
     def _plan(self, name: str, script: str, quota: int = GIB // 8, **fields: Any) -> Planned:

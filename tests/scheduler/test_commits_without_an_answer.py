@@ -14,7 +14,8 @@ from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
 from scheduler.plugin import mounts
-from scheduler.store import write_behind
+from scheduler.store import planned_runs, write_behind
+from tests.scheduler.test_planned import ended, fails_at_first, plan, runs
 from tests.support.host import GIB, query
 from tests.support.inprocess.host import InProcess
 from web.models import Claim, Container, UsageSample, Volume
@@ -37,8 +38,8 @@ def unanswered(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, only: Cal
     """The next call of this that is such a one is done, and then fails as if its connection had been cut."""
     real, done = getattr(owner, name), []
 
-    def call(*arguments: Any) -> Any:
-        result = real(*arguments)
+    def call(*arguments: Any, **fields: Any) -> Any:
+        result = real(*arguments, **fields)
         if not done and only(*arguments):
             done.append(...)
             raise OperationalError("server closed the connection unexpectedly")
@@ -113,6 +114,23 @@ async def test_what_a_swarm_brought_and_saw_fail_comes_to_nothing(host: InProces
     with pytest.raises(DatabaseError):
         await host.up.plugin.mounts.mount("v", brought.options(), "m")
     assert (await has_ended(host, "m")).pk == row.pk
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"command": ["fails_at_first"], "retries": 1, "retry_pause": 1}, ["p", "p.2"]),
+        ({"sweep": {"count": 3}, "at_once": 2}, ["p-0001", "p-0002", "p-0003"]),
+    ],
+)
+async def test_run_that_had_begun_all_the_same_begins_once_and_others_after_it(
+    host: InProcess, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], names: list[str]
+) -> None:
+    host.engine.programs["fails_at_first"] = fails_at_first
+    unanswered(monkeypatch, planned_runs, "start", lambda *_: True)
+    planned = await plan(host, name="p", **fields)
+    await ended(host, planned)
+    assert [each.name for each in await runs(planned)] == names
 
 
 async def test_quota_that_was_refused_is_not_the_larger_one(host: InProcess, monkeypatch) -> None:
