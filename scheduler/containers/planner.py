@@ -339,9 +339,9 @@ class Planner:
         shown = self._places() if self._queue.known else {}
         new = {id_: its for id_, its in shown.items() if self._shown.get(id_) != its}
         new |= {id_: (None, "") for id_ in self._shown.keys() - shown.keys() if id_ in self._plans}
-        self._shown = shown
         if new:
             await self._store.write(planned_runs.show, new)
+        self._shown = shown
 
     def _places(self) -> dict[str, tuple[int | None, str]]:
         state = self._broker.state

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 
 from scheduler import clock
 from scheduler.containers.forecasts import foresee
+from scheduler.core.planned.progress import Attempt, Progress, as_json, begun
+from scheduler.store import planned_runs
 from tests.support.host import GIB, query
 from tests.support.inprocess.host import InProcess
 from tests.support.inprocess.process import Process
 from web.models import Allowance, Container, Planned
+from web.models.states import LOST
 from web.services import planning
 
 HOLDS = ["workload", "--bytes", "3GiB", "--hold", "600"]
@@ -100,6 +104,26 @@ async def test_launch_begins_when_its_whole_quota_is_free_and_takes_nothing_befo
     assert (await runs(second))[0].started_at >= (await runs(first))[0].finished_at  # type: ignore[operator]
 
 
+async def test_why_it_waits_is_told_though_the_database_did_not_take_it_at_first(
+    inprocess: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show, failures = planned_runs.show, iter([OperationalError("database is locked")])
+
+    def failing(told: Any) -> None:
+        for failure in failures:
+            raise failure
+        show(told)
+
+    monkeypatch.setattr(planned_runs, "show", failing)
+    await inprocess.says(await inprocess.launch(*HOLDS, gpu_memory=4 * GIB), "holding")
+    planned = await plan(inprocess, gpu_memory=3 * GIB)
+
+    async def shown() -> str:
+        return (await row(planned)).waits
+
+    assert (await inprocess.eventually(told)).startswith("Starts when 3 GiB is free")
+
+
 async def test_child_starts_at_once_when_its_parent_has_ended(inprocess: InProcess) -> None:
     parent = await inprocess.launch(*NAP, name="parent")
     child = await plan(inprocess, after=["parent"])
@@ -151,6 +175,21 @@ async def test_what_a_person_kills_is_not_tried_again(inprocess: InProcess) -> N
     await inprocess.command("kill", (await runs(planned))[0])
     assert (await ended(inprocess, planned)).ended == "failed"
     assert len(await runs(planned)) == 1
+
+
+async def test_run_that_is_lost_with_another_node_is_tried_again_here(inprocess: InProcess) -> None:
+    planned = await plan(inprocess, name="job", retries=1, retry_pause=1, hold=True)
+    its = {"owner": planned.owner, "name": "job", "image": "local", "planned": planned, "planned_run": 1,
+           "planned_attempt": 1, "started_at": clock.now()}  # fmt: skip
+    there = await query(lambda: Container.objects.create(**its))
+    progress = as_json(begun(Progress(), 1, Attempt(str(there.pk), 1)))
+    await query(Planned.objects.filter(pk=planned.pk).update, progress=progress, started_at=clock.now())
+    await steer(inprocess, planning.release, planned)
+    await inprocess.passes(5)
+    assert await runs(planned) == [there]
+    await query(Container.objects.filter(pk=there.pk).update, finished_at=clock.now(), reason=LOST)
+    assert (await ended(inprocess, planned)).ended == "ok"
+    assert [each.name for each in await runs(planned)] == ["job", "job.2"]
 
 
 async def test_begins_no_earlier_than_its_time_nor_while_it_is_held(inprocess: InProcess) -> None:
