@@ -54,7 +54,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
     parser.add_argument("what", choices=["lines", "storm", "soak"])
     parser.add_argument("--engine", choices=["process", "docker"], default="process")
-    parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument(
+        "--database", choices=["sqlite", "owned", "postgres"], default="sqlite",
+        help="owned: an SQLite file of the web user's, which root opens by a helper.",
+    )  # fmt: skip
     parser.add_argument("--redis", action="store_true", help="Hints by a Redis of its own, as in production.")
     parser.add_argument("--jobs", type=int, default=1, help="Rounds at once, each on a ground of its own.")
     parser.add_argument("--minutes", type=float, default=1e6, help="After so long no round is begun any more.")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from appliance.database import FOLDER, NAME
+from appliance.running.web_user import UNUSED
 from tests.faults.traced import NOTES
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Ground:
     postgres: Postgres | None = None
     redis: Redis | None = None
     small = False  # `home` is a file system of its own that can be filled
+    owned = False  # the database's folder is the web user's, so root opens it by a helper (appliance/sqlite_by_owner)
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -91,6 +93,7 @@ class Ground:
         subprocess.run([sys.executable, "-c", _PREPARE], cwd=ROOT, check=True)
         if self.postgres is None:
             self._database.rename(self.home / "template.sqlite3")
+            self.owned = database == "owned"
         else:
             os.environ["DATABASE_URL"] = self.postgres.url.rpartition("/")[0] + "/gpushare"
         if engine == "docker":
@@ -134,6 +137,8 @@ class Ground:
             for left in self._database.parent.iterdir():
                 left.unlink()
             shutil.copy(self.home / "template.sqlite3", self._database)
+            for path in (self._database.parent, self._database) if self.owned else ():
+                os.chown(path, UNUSED, UNUSED)
         else:
             self._copy_in_postgres()
 

@@ -31,7 +31,7 @@ PLAYS = (
 )  # fmt: skip
 # misbehaving_programs.py, turning.py: the image for Docker has no Python
 ENGINES_PLAYS = {"process": ("rude", "asking"), "docker": ("environments",)}
-DATABASES_PLAYS = {"sqlite": (), "postgres": ("kept", "aside")}  # kept.py: a file of this host is not away
+DATABASES_PLAYS = {"postgres": ("kept", "aside")}  # kept.py: a file of this host is not away
 TOGETHER_PLAYS = {("process", "postgres"): ("handed",)}  # handed.py: two schedulers, whose containers are processes
 TURNS = ("turns", "stuck", "asking")
 ENGINE = {
@@ -53,7 +53,7 @@ ENGINE = {
 def plays(engine: str, database: str) -> list[str]:
     """All that there are with these."""
     more = TOGETHER_PLAYS.get((engine, database), ())
-    return [*PLAYS, *ENGINES_PLAYS[engine], *DATABASES_PLAYS[database], *more]
+    return [*PLAYS, *ENGINES_PLAYS[engine], *DATABASES_PLAYS.get(database, ()), *more]
 
 
 def places(engine: str) -> list[str]:
