@@ -64,7 +64,8 @@ async def test_nothing_new_comes_to_it_and_what_is_there_goes_on(two: InProcess)
 )
 async def test_a_fault_takes_it_out_and_admins_and_owners_are_notified(two: InProcess, shows: Any, says: str) -> None:
     await query(Watch.objects.create, pk=1, event=0)
-    container = await two.launch("sleep", "600", gpu_memory=GIB)
+    for owner in ("ada", "bob"):
+        await two.launch("sleep", "600", gpu_memory=GIB // 2, gpu_uuids=[uuid(two)], owner=owner)
     if shows is None:
         two.cards.silent.add(uuid(two))
     else:
@@ -77,11 +78,12 @@ async def test_a_fault_takes_it_out_and_admins_and_owners_are_notified(two: InPr
     entry = await query(AuditEntry.objects.get, action="drain-gpu")
     assert (entry.actor, entry.subject, entry.detail["reason"]) == ("gpushare", found.uuid, found.drain_reason)
     reported = await query(lambda: [each for each in items() if each.kind is Kind.DRAINED])
-    assert [(each.person, found.drain_reason in each.message) for each in reported] == [("", True), ("ada", False)]
+    persons = sorted((each.person, found.drain_reason in each.message) for each in told)
+    assert persons == [("", True), ("ada", False), ("bob", False)]
     assert reported[1].message.endswith("still runs on GPU 0.")  # beneath the card, whose sentence is said once
     await query(happenings.look, timezone.now())
-    notice = await query(Notice.objects.get, container=container)
-    assert (notice.kind, found.drain_reason in notice.message) == ("card", True)
+    notices = await query(lambda: list(Notice.objects.all()))
+    assert [(each.kind, found.drain_reason in each.message) for each in notices] == [("card", True)] * 2
 
 
 @pytest.mark.parametrize("shows", [{"xid": 31}, {"ecc_errors": 2}, {"temperature": 94}])

@@ -104,24 +104,24 @@ async def test_launch_begins_when_its_whole_quota_is_free_and_takes_nothing_befo
     assert (await runs(second))[0].started_at >= (await runs(first))[0].finished_at  # type: ignore[operator]
 
 
-async def test_why_it_waits_is_told_though_the_database_did_not_take_it_at_first(
+async def test_why_it_waits_is_shown_though_the_database_did_not_take_it_at_first(
     inprocess: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show, failures = planned_runs.show, iter([OperationalError("database is locked")])
 
-    def failing(told: Any) -> None:
+    def failing(places: Any) -> None:
         for failure in failures:
             raise failure
-        show(told)
+        show(places)
 
     monkeypatch.setattr(planned_runs, "show", failing)
     await inprocess.says(await inprocess.launch(*HOLDS, gpu_memory=4 * GIB), "holding")
     planned = await plan(inprocess, gpu_memory=3 * GIB)
 
-    async def shown() -> str:
+    async def why() -> str:
         return (await row(planned)).waits
 
-    assert (await inprocess.eventually(told)).startswith("Starts when 3 GiB is free")
+    assert (await inprocess.eventually(why)).startswith("Starts when 3 GiB is free")
 
 
 async def test_child_starts_at_once_when_its_parent_has_ended(inprocess: InProcess) -> None:
