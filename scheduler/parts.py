@@ -41,8 +41,9 @@ class Part:
     every: float | None = None
 
     async def keep_going(self) -> None:
-        await asyncio.sleep(self.after)
-        while True:
+        pause, task = self.after, asyncio.current_task()
+        while not (task and task.cancelling()):  # a library may lose a cancellation to an error of its own
+            await asyncio.sleep(pause)
             pause = RESTART
             try:
                 if (called := self.call()) is not None:
@@ -53,7 +54,6 @@ class Part:
                     pause = period
             except Exception:
                 log.exception("%s failed; it starts again", self.name)
-            await asyncio.sleep(pause)
 
 
 class Background(set[asyncio.Task[Any]]):

@@ -71,3 +71,23 @@ async def test_a_task_that_loses_its_cancellation_is_cancelled_again(monkeypatch
     await asyncio.sleep(0)
     await background.close()
     assert (reported, background) == (["to end"] * 2, set())
+
+
+async def test_a_part_that_loses_its_cancellation_to_an_error_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "AGAIN", 0.01)
+    monkeypatch.setattr(parts, "RESTART", 0.0)
+    begun, calls = asyncio.Event(), []
+
+    async def loses() -> None:
+        calls.append("begun")
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if len(calls) > 1:
+                raise
+            raise OSError("the connection was closed") from None
+
+    async with parts.running([parts.Part("hints", loses)]):
+        await begun.wait()
+    assert calls == ["begun"]
