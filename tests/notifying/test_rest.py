@@ -139,8 +139,10 @@ def test_every_change_is_audited(admin, receiver):
     admin.delete(f"/api/v1/notifying/silences/{silence['id']}/")
     admin.delete(f"/api/v1/notifying/receivers/{receiver.pk}/")
     entries = AuditEntry.objects.filter(actor="root").exclude(action="token-made")
-    assert list(entries.values_list("action", flat=True)) == [
-        "rule-added", "rule-changed", "rule-removed", "silence-added", "silence-removed", "receiver-removed",
+    its, silent = f"rule {rule['id']}", f"silence {silence['id']}"
+    assert list(entries.values_list("action", "subject")) == [
+        ("rule-added", its), ("rule-changed", its), ("rule-removed", its),
+        ("silence-added", silent), ("silence-removed", silent), ("receiver-removed", "hook"),
     ]  # fmt: skip
 
 

@@ -168,6 +168,8 @@ def test_one_that_is_withdrawn_or_was_missed_begins_nothing(admin, ada, gpu):
     turn(missed.ends_at + HOUR)
     assert not Node.objects.exclude(drained_at=None).exists()
     assert client_for(admin).delete(f"/api/v1/announcements/{withdrawn.pk}/").status_code == 404
+    called = AuditEntry.objects.filter(action="announcement-withdrawn").values_list("subject", flat=True)
+    assert list(called) == [f"announcement {withdrawn.pk}"]
 
 
 def test_an_admin_announces_by_the_form_in_a_zone_of_their_own(admin, ada, gpu: Gpu):

@@ -246,6 +246,9 @@ def test_it_is_of_those_with_a_right_now_and_ends_for_who_may_end_it(admin, ada,
     assert client_for(admin).delete(f"/api/v1/reservations/{of_group}/").status_code == 204
     assert client.delete(f"/api/v1/reservations/{own}/").status_code == 404
     assert rights() == {}
+    entries = AuditEntry.objects.filter(action__startswith="reserv").values_list("action", "subject")
+    made, over = {("reserve", f"reservation {each}") for each in (own, of_group)}, "reservation-ended"
+    assert set(entries) == made | {(over, f"reservation {each}") for each in (own, of_group)}
 
 
 @pytest.mark.django_db

@@ -118,10 +118,15 @@ def add_silence(user: User, data: Any) -> Silence:
 def remove(user: User, model: type[M], pk: int) -> None:
     """With what hangs on it: a receiver's rules, and its messages, sent or not."""
     found = find(user, model, pk)
+    called = _called(found)
     with transaction.atomic():
         if not found.delete()[0]:
             raise _gone(model)
-        audit.record(user.get_username(), f"{KINDS[model]}-removed", found if model is Receiver else pk)
+        audit.record(user.get_username(), f"{KINDS[model]}-removed", called)
+
+
+def _called(row: M) -> str:
+    return row.name if isinstance(row, Receiver) else f"{KINDS[type(row)]} {row.pk}"
 
 
 def _check_kind(kind: str, field: str) -> None:
@@ -150,7 +155,7 @@ def _saved(user: User, row: M, asked: dict[str, Any]) -> M:
             ):
                 raise _gone(model)
             done = f"{KINDS[model]}-{'added' if new else 'changed'}"
-            audit.record(user.get_username(), done, row.pk, **detail, **changed)
+            audit.record(user.get_username(), done, _called(row), **told, **changed)
             if new and model._default_manager.count() > MOST:  # counted last, as in `test_receiver`
                 raise conflict(f"There are {MOST} already, which is the most: remove one first.")
     except IntegrityError:

@@ -43,7 +43,7 @@ def announce(user: User, data: Any) -> Announcement:
         raise invalid("Only a window of maintenance moves or ends containers: give begins_at and ends_at.", "then")
     with transaction.atomic():
         made = Announcement.objects.create(**asked | {"node": node, "gpu": gpu}, made_by=user.get_username())
-        audit.record(user.get_username(), "announce", made.pk, text=made.said, then=made.then)
+        audit.record(user.get_username(), "announce", f"announcement {made.pk}", text=made.said, then=made.then)
     return made
 
 
@@ -63,7 +63,7 @@ def withdraw(user: User, pk: int) -> None:
     with transaction.atomic():
         if not Announcement.objects.current(timezone.now()).filter(pk=pk).update(withdrawn_at=timezone.now()):
             raise not_found("There is no such notice, or it is over.")
-        audit.record(user.get_username(), "announcement-withdrawn", pk)
+        audit.record(user.get_username(), "announcement-withdrawn", f"announcement {pk}")
 
 
 def begin_due(now: datetime) -> None:

@@ -56,7 +56,7 @@ def reserve(user: User, data: Any) -> Reservation:
             _require_allowance(user, cards, size, spans, now)
         made.save(force_insert=True)
         ReservedGpu.objects.bulk_create(ReservedGpu(reservation=made, gpu=card) for card in cards)
-        audit.record(user.get_username(), "reserve", made.pk, **_audit_detail(made, cards))
+        audit.record(user.get_username(), "reserve", f"reservation {made.pk}", **_audit_detail(made, cards))
         _wake()
     return made
 
@@ -71,7 +71,7 @@ def end(user: User, pk: int) -> None:
         raise forbidden(f"You may not end this: it is of {found.holder}, and {found.made_by} made it.")
     with transaction.atomic():
         if Reservation.objects.filter(pk=pk, over_at__gt=now).update(over_at=now):
-            audit.record(user.get_username(), "reservation-ended", pk, of=found.holder)
+            audit.record(user.get_username(), "reservation-ended", f"reservation {pk}", of=found.holder)
             _wake()
 
 
