@@ -73,6 +73,8 @@ def test_of_many_gpus_twenty_stand_there_and_how_many_more_there_are(site, open_
     page = open_as("boss", role="admin")
     expect(page.locator("#queue h3")).to_have_count(20)
     expect(page.locator("#queue-more")).to_have_text("and 3 more GPUs with waiting containers")
+    Container.objects.filter(queue_position__gt=21).update(suspended_since=None, queue_position=None)
+    expect(page.locator("#queue-more")).to_have_text("and 1 more GPU with waiting containers")
     Container.objects.filter(queue_position__gt=5).update(suspended_since=None, queue_position=None)
     expect(page.locator("#queue h3")).to_have_count(5)
     expect(page.locator("#queue-more")).to_be_hidden()

@@ -1,10 +1,10 @@
 // Numbers, times and words as people read them. All words come from the catalogue in the page (web/pages/text.py).
 const catalogue = JSON.parse(document.getElementById("text")?.textContent ?? "{}");
 
-/** The text for `key`, with {name} replaced by values.name. Plain text: put it into the page with textContent. */
+/** The text for `key`, with {name} replaced by values.name, and {s} by the plural's. Plain: put it in with textContent. */
 export function t(key, values = {}) {
-  const text = (catalogue[key] ?? key).replace("{count} containers", values.count === 1 ? "1 container" : "$&");
-  return text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+  const all = { s: values.count === 1 ? "" : "s", ...values };
+  return (catalogue[key] ?? key).replace(/\{(\w+)\}/g, (whole, name) => all[name] ?? whole);
 }
 
 const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
