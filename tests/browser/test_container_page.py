@@ -201,6 +201,23 @@ def test_an_ended_container_says_how_it_ended_and_can_be_removed(site, open_as, 
     assert Container.objects.get(pk=made.pk).removed_at is not None
 
 
+def test_why_a_launch_was_refused_is_shown_with_its_state_and_once(site, open_as):
+    made = rows.container("late", person("ann"), rows.gpu(), started_at=None)
+    page = open_as("ann", f"/containers/{made.pk}/")
+    expect(page.locator('[data-field="state"]').first).to_have_text("Starting")
+    held = []
+    page.route("**", lambda route: held.append(route) if "hx-request" in route.request.headers else route.continue_())
+    Container.objects.filter(pk=made.pk).update(finished_at=rows.ago(0), reason="No such image: nothing:latest.")
+    expect(page.locator('[data-field="state"]').first).to_have_text("Failed")
+    why = page.get_by_text("No such image: nothing:latest.").filter(visible=True)
+    expect(why).to_have_count(1)  # before the server has written how it ended
+    until(lambda: (page.wait_for_load_state(), held)[1])
+    for route in held:
+        route.continue_()
+    expect(page.locator("#end")).to_contain_text("No such image")
+    expect(why).to_have_count(1)
+
+
 def test_a_container_of_two_gpus_shows_both(site, open_as, shot):
     first, second = rows.gpu(0), rows.gpu(1, total=8 * rows.GIB)
     made = rows.container("wide", person("ann"), first, quota=2, used=1)

@@ -26,7 +26,7 @@ function show(container) {
   showHost(field("host"), container);
   for (const name of ["reason", "not_restored", "cannot_move"]) {
     put(field(name), container[name]);
-    field(name).hidden = !container[name] || (name === "reason" && container.finished_at !== null); // shown with its end
+    field(name).hidden = !container[name];
   }
   showWaiting(container);
   if (container.finished_at) {
