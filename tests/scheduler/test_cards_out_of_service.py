@@ -78,7 +78,7 @@ async def test_a_fault_takes_it_out_and_admins_and_owners_are_notified(two: InPr
     entry = await query(AuditEntry.objects.get, action="drain-gpu")
     assert (entry.actor, entry.subject, entry.detail["reason"]) == ("gpushare", found.uuid, found.drain_reason)
     reported = await query(lambda: [each for each in items() if each.kind is Kind.DRAINED])
-    persons = sorted((each.person, found.drain_reason in each.message) for each in told)
+    persons = sorted((each.person, found.drain_reason in each.message) for each in reported)
     assert persons == [("", True), ("ada", False), ("bob", False)]
     assert reported[1].message.endswith("still runs on GPU 0.")  # beneath the card, whose sentence is said once
     await query(happenings.look, timezone.now())

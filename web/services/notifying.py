@@ -155,7 +155,7 @@ def _saved(user: User, row: M, asked: dict[str, Any]) -> M:
             ):
                 raise _gone(model)
             done = f"{KINDS[model]}-{'added' if new else 'changed'}"
-            audit.record(user.get_username(), done, _called(row), **told, **changed)
+            audit.record(user.get_username(), done, _called(row), **detail, **changed)
             if new and model._default_manager.count() > MOST:  # counted last, as in `test_receiver`
                 raise conflict(f"There are {MOST} already, which is the most: remove one first.")
     except IntegrityError:
