@@ -8,7 +8,7 @@ from typing import Any
 from scheduler import proc
 from scheduler.sessions.live_containers import Program, program_of
 
-MOST = 10  # shown of one card
+MOST = 10  # processes shown of one card
 LONGEST = 120  # characters of a command
 
 

@@ -1,6 +1,6 @@
 """Finds containers that hold VRAM while their GPUs do nothing for them; marks them, and does more if configured.
 
-The core is informed as well, before they count as idle: who gives way to those who wait is its decision.
+The core is informed as well, before they count as idle: it decides who gives way to those who wait.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ NONE = Expected("")
 
 
 class StatusPublisher:
-    """What has changed is published at once. Use inside a lease sends no message: pages are read ten times a second,
+    """Changes are published at once. Use inside a lease sends no message: pages are read ten times a second,
     and everything is published once a second."""
 
     def __init__(self, broker: Broker, forecasts: Forecasts, store: Store) -> None:

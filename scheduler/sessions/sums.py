@@ -1,4 +1,4 @@
-"""What happens too often is recorded in sums: a program may ask a thousand times a second, each time for a row.
+"""Events that come too often are recorded as sums: a program may ask a thousand times a second, each time for a row.
 
 Of rejected calls the first of its kind is recorded by itself, at once, and of all other events so many a second of a
 container. What follows within the period is counted, and recorded in one sum when the period is over.

@@ -51,7 +51,7 @@ OTHER = "what this host has kept is of another database, or another host has had
 class Store(WriteBehind):
     """`node` is the name of this host, `holder` who has it (node_lease.py).
 
-    What happens is stamped when it is reported, not when it is written, by the clock of the container that it is about.
+    An event is stamped when it is reported, not when it is written, by the clock of the container that it is about.
     """
 
     def __init__(self, node: str, holder: str = "", clock: Callable[[], float] = clock.monotonic) -> None:

@@ -17,7 +17,7 @@ from web.models.states import LOST
 
 Batch = tuple[Rows, list[Numbered], list[UsageSample]]
 
-MADE = (Usage, UsageHour)  # with the first that is reported of them
+MADE = (Usage, UsageHour)  # with their first record
 KEYS: dict[type[models.Model], tuple[str, ...]] = {
     Claim: ("container_id", "gpu_id"),
     Usage: ("gpu_id", "person"),

@@ -1,7 +1,7 @@
 """What happens to containers, one line of the log each, once it is in the database.
 
 In the database's thread: whoever reads the log slowly delays no decision. What is allocated and freed all the time is
-left to the audit log; what a warning has said where it was found is not said again.
+left to the audit log; what a warning has logged already is not logged again.
 """
 
 import logging

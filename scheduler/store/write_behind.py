@@ -47,10 +47,10 @@ class Unsent:
 
 
 class WriteBehind:
-    """What is recorded has a number. `_kept` and `_sent` say up to which the journal and the database have it."""
+    """Each record has a number. `_kept` and `_sent` say up to which the journal and the database have it."""
 
     def __init__(self, database: Database, here: Here, journal: AsyncJournal | None = None) -> None:
-        """`journal`: what is recorded while the database is away; None where that is a file of this host itself."""
+        """`journal`: keeps records while the database is away; None where that is a file of this host itself."""
         self.database = database
         self.journal = journal
         self.away = False  # as far as the last write tells
@@ -265,7 +265,7 @@ class WriteBehind:
         return self._flushing.locked() or bool(unwritten)
 
     def progress(self) -> dict[str, int]:
-        """Events that were written so far, and what is recorded and not written yet."""
+        """Events that were written so far, and records that are not written yet."""
         behind = {"rows": len(self._rows), "events": len(self._events), "samples": len(self._samples)}
         return {"events_written": self._events_written, **{f"{kind}_behind": count for kind, count in behind.items()}}
 

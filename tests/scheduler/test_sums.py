@@ -1,4 +1,4 @@
-"""What a container does too often goes into sums: each event is a row for ever. When it waited is not left to them."""
+"""Too many events of a container go into sums: each event is a row for ever. When it waited is not left to them."""
 
 import asyncio
 import random

@@ -154,7 +154,7 @@ class Receivers(_Edited):
 
 
 class Rules(_Edited):
-    """What each receiver is notified of. For admins."""
+    """Which notifications each receiver gets. For admins."""
 
     queryset = Rule.objects.select_related("receiver")
     serializer_class = RuleAnswer
@@ -166,7 +166,7 @@ class Rules(_Edited):
 
     @extend_schema(request=RuleSpec, responses={201: RuleAnswer, **ERRORS})
     def create(self, request: Request) -> Response:
-        """Makes a rule: from now on the receiver is notified of what it is about, also of what has begun before."""
+        """Makes a rule: from now on the receiver gets what it is about, also what has begun before."""
         return self._answer(notifying.add_rule(person(request), body(request)), status.HTTP_201_CREATED)
 
     @extend_schema(request=RuleSpec, responses={200: RuleAnswer, **ERRORS})
@@ -181,7 +181,7 @@ class Rules(_Edited):
 
 
 class Silences(_Edited):
-    """What is not sent for a while. What goes on when a silence ends is sent then. For admins."""
+    """Notifications that are not sent for a while. What goes on when a silence ends is sent then. For admins."""
 
     queryset = Silence.objects.all()
     serializer_class = SilenceAnswer
@@ -221,7 +221,7 @@ class Deliveries(GenericAPIView[Delivery]):
 
 
 class NotificationsAnswer(serializers.Serializer[Any]):
-    """What you are notified of about your containers, and how."""
+    """Your notifications about your containers, and how they reach you."""
 
     mail = serializers.BooleanField()
     browser = serializers.BooleanField()
@@ -237,7 +237,7 @@ class NotificationsAnswer(serializers.Serializer[Any]):
 class Notifications(APIView):
     @extend_schema(responses={200: NotificationsAnswer, **ERRORS})
     def get(self, request: Request) -> Response:
-        """What you are notified of about your containers; a launch may say otherwise (`notify`)."""
+        """Your notifications about your containers; a launch may say otherwise (`notify`)."""
         Query.of(request)
         return Response(NotificationsAnswer(notifying.wish_of(person(request))).data)
 

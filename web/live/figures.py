@@ -108,7 +108,7 @@ def _work(reports: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
     calls = Family("counter", "gpushare_engine_calls", "Calls to the engine.")
     failures = Family("counter", "gpushare_engine_failures", "Calls to the engine that failed.")
     written = Family("counter", "gpushare_events_written", "Events that the audit log has.")
-    behind = Family("gauge", "gpushare_store_behind", "What is recorded and not in the database yet.")
+    behind = Family("gauge", "gpushare_store_behind", "Records that are not in the database yet.")
     for own, figures in reports:
         for kind in AllocationEvent.Kind.values:
             events.add(f"{own},{labels(kind=kind)}", figures["events"].get(kind, 0))

@@ -268,7 +268,7 @@ class Migration(migrations.Migration):
                 ('compute_limit', models.PositiveSmallIntegerField(blank=True, help_text="Percent of a card's time at most, also while nobody else computes.", null=True)),
                 ('remove_when_done', models.BooleanField(default=False)),
                 ('restart', models.CharField(blank=True, help_text='When a Swarm begins it again (web/spec/restarts.py); empty: never.', max_length=16)),
-                ('notify', models.JSONField(blank=True, help_text='What of it its owner is notified of; empty: as they wish for all.', null=True)),
+                ('notify', models.JSONField(blank=True, help_text='The notifications that its owner gets; empty: as they wish for all.', null=True)),
                 ('user', models.CharField(blank=True, help_text='Of its programs; empty: as its image says.', max_length=65)),
                 ('init', models.BooleanField(default=True, help_text='Its first process reaps orphans, if its command does not.')),
                 ('interactive', models.BooleanField(default=False, help_text='Its input is kept open.')),

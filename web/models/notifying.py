@@ -66,7 +66,7 @@ class Receiver(models.Model):
 
 
 class Rule(models.Model):
-    """What a receiver is notified of."""
+    """Which notifications a receiver gets."""
 
     receiver = models.ForeignKey(Receiver, on_delete=models.CASCADE, related_name="rules")
     kinds = models.JSONField(default=list, help_text="Of attention; empty: all.")
@@ -81,7 +81,7 @@ class Rule(models.Model):
 
 
 class Silence(models.Model):
-    """What is not sent for a while. An empty field is any."""
+    """Notifications that are not sent for a while. An empty field is any."""
 
     until = models.DateTimeField()
     kind = models.CharField(max_length=32, blank=True)
@@ -96,7 +96,7 @@ class Silence(models.Model):
 
 
 class Wish(models.Model):
-    """What one person wants to be notified of about their own containers, and how. No row: what a new one would say."""
+    """The notifications that one person wants about their own containers, and how. No row: what a new one would say."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="wish")
     mail = models.BooleanField(default=False)

@@ -130,7 +130,7 @@ class Container(models.Model):
         help_text="The first run of what a Swarm has begun again; empty: this is it.",
     )  # fmt: skip
     notify = models.JSONField(
-        null=True, blank=True, help_text="What of it its owner is notified of; empty: as they wish for all."
+        null=True, blank=True, help_text="The notifications that its owner gets; empty: as they wish for all."
     )
     user = models.CharField(max_length=65, blank=True, help_text="Of its programs; empty: as its image says.")
     init = models.BooleanField(default=True, help_text="Its first process reaps orphans, if its command does not.")

@@ -52,7 +52,7 @@ def make(now: datetime, seen: Mapping[str, Item]) -> None:
 def _next(
     now: datetime, receiver: Receiver, asked: list[Rule], episode: Episode, last: Lasts, silences: list[Silence]
 ) -> Delivery | None:
-    """What this receiver is to be sent of this episode next, if anything."""
+    """What to send this receiver of this episode next, if anything."""
     fired, resolved = last.get((episode.pk, Phase.FIRING)), last.get((episode.pk, Phase.RESOLVED))
     if episode.ended_at is not None:
         wanted = any(rule.resolved and rules.is_about(rule, episode) for rule in asked)

@@ -26,7 +26,7 @@ def give_back(me: UUID) -> None:
 
 
 def look(now: datetime) -> None:
-    """What is to be sent follows from what is so now, and what happened since the last look."""
+    """What to send follows from what is so now, and what happened since the last look."""
     while happenings.is_there_news() and happenings.look(now) == happenings.AT_ONCE:
         pass
     announced.look(now)

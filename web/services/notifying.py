@@ -185,7 +185,7 @@ def _plain(value: Any) -> Any:
 
 
 def wish_of(user: User) -> Wish:
-    """What this person wants to be notified of; what is usual, if they have not said."""
+    """The notifications that this person wants; what is usual, if they have not said."""
     return Wish.objects.filter(user=user).first() or Wish(user=user)
 
 

@@ -113,7 +113,7 @@ class RuleSpec(Changeable):
 
 
 class SilenceSpec(StrictSerializer):
-    """Nothing is sent, `until` then, of what is of this kind, of this person and of the container of this name."""
+    """Until `until`, nothing of this kind, of this person and of the container of this name is sent."""
 
     until = TimeField()
     kind = StrictText(allow_blank=True, default="", max_length=32)

@@ -38,7 +38,7 @@ MOST_GROUPS = 200  # that the page lists; REST has all
 
 
 def managed(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """A page for admins. What is refused is shown on the page whose form it was, with what was typed still in it."""
+    """A page for admins. It shows a refusal on the page of the form, with what was typed still in it."""
 
     @never_cache
     @login_required

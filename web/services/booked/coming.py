@@ -132,7 +132,7 @@ def _reserved(now: datetime) -> Iterator[Coming]:
 
 
 def said_to(container: Container, ahead: Sequence[Coming] | None = None) -> str:
-    """What a person who launches it is shown: sentences, or nothing. `ahead`: what is coming, where it is known."""
+    """What the person who launches it sees: sentences, or nothing. `ahead`: what is coming, where it is known."""
     now = timezone.now()
     return _said(now, _about(container, now), coming(now) if ahead is None else ahead)
 
