@@ -40,9 +40,10 @@ class Part:
     after: float = 0.0
     every: float | None = None
 
-    async def keep_going(self) -> None:
-        pause, task = self.after, asyncio.current_task()
-        while not (task and task.cancelling()):  # a library may lose a cancellation to an error of its own
+    async def keep_going(self, ends: asyncio.Event) -> None:
+        """`ends`: it is not to be called again. That it was cancelled is no such sign: a TaskGroup may leave one."""
+        pause = self.after
+        while not ends.is_set():  # a library may lose a cancellation to an error of its own
             await asyncio.sleep(pause)
             pause = RESTART
             try:
@@ -85,12 +86,13 @@ class Background(set[asyncio.Task[Any]]):
 
 @asynccontextmanager
 async def running(parts: Iterable[Part]) -> AsyncIterator[None]:
-    background = Background()
+    background, ends = Background(), asyncio.Event()
     for part in parts:
-        background.begin(part.keep_going(), part.name)
+        background.begin(part.keep_going(ends), part.name)
     try:
         yield
     finally:
+        ends.set()
         await background.close()
 
 

@@ -102,7 +102,8 @@ class Broken:
     def tell(self, event): raise RuntimeError("it cannot decide")
 scheduler = worker.Scheduler(); scheduler.broker = Broken()
 async def main():
-    await asyncio.wait_for(parts.Part("systemd", scheduler.prove, every=notify.watchdog() / 4).keep_going(), 2.5)
+    part = parts.Part("systemd", scheduler.prove, every=notify.watchdog() / 4)
+    await asyncio.wait_for(part.keep_going(asyncio.Event()), 2.5)
 try: asyncio.run(main())
 except TimeoutError: notify.tell("END")
 """

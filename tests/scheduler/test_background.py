@@ -91,3 +91,23 @@ async def test_a_part_that_loses_its_cancellation_to_an_error_ends_with_it(monke
     async with parts.running([parts.Part("hints", loses)]):
         await begun.wait()
     assert calls == ["begun"]
+
+
+async def test_a_part_begins_again_although_its_call_has_left_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a TaskGroup of Python 3.11 does, if one of its tasks fails while the others are waited for."""
+    monkeypatch.setattr(parts, "RESTART", 0.0)
+    again = asyncio.Event()
+
+    async def call() -> None:
+        task = asyncio.current_task()
+        assert task
+        if task.cancelling():
+            again.set()
+        task.cancel()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError("no thread") from None
+
+    async with parts.running([parts.Part("plug-in", call)]):
+        await again.wait()
