@@ -112,7 +112,7 @@ class Forecasts:
         return ends, guessed, lasts
 
     def _expected(self, found: GoesOn, guessed: set[str], by: Mapping[str, str]) -> Expected:
-        names = _names(self._broker)
+        names = self._broker.names
         who = [names.get(each, "one that has ended") for each in found.after]
         if found.paused and len(found.after) == 1:
             return Expected(f"{who[0]} is paused by {by.get(found.paused[0], 'gpushare')}: resume it.")
@@ -166,7 +166,7 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     person = str(arguments.get("owner", ""))
     lasts = arguments.get("ttl_seconds")
     gpus = placement.choose(state, asked, quota, owner=person, lasts=lasts) if isinstance(asked, int) else asked
-    names = _names(broker)
+    names = broker.names
     heads = {gpu: idle(broker, gpu) for gpu in gpus}
     found = forecast(state, dict.fromkeys(gpus, quota), time_limits(broker), heads, names, person=person or None)
     if not found.possible:
@@ -176,12 +176,6 @@ def foresee(broker: Broker, arguments: Mapping[str, Any]) -> tuple[dict[str, Any
     earliest = None if found.latest is None else max(0.0, found.latest - broker.now())
     message = found.explanation if found.fits or found.place is None else f"{say(found.place)} {found.explanation}"
     return {"fits": found.fits, "behind": behind, "earliest": earliest, "message": message}, message
-
-
-def _names(broker: Broker) -> dict[str, str]:
-    """Of containers, and of planned launches that wait with them."""
-    planned = {id_: name for id_, (name, _) in broker.planned.items()}
-    return planned | {id_: live.name for id_, live in broker.live_containers.items()}
 
 
 def turn_of(broker: Broker, request: Request) -> str:

@@ -155,10 +155,10 @@ class Swapping:
         self._begin(self._settle(self._broker.live_containers[container]))
 
     async def _preempt(self, move: Preempt) -> None:
-        live, whom = map(self._broker.live_containers.get, (move.container, move.whom))
+        live = self._broker.live_containers.get(move.container)
         if live is None:
             return  # it has ended, and is forgotten
-        name = whom.name if whom else move.whom if move.why is Mode.BOOKED else ""
+        name = self._broker.names.get(move.whom, move.whom if move.why is Mode.BOOKED else "")
         async with live.moving, self._transfer:
             if live.swap or live.finished or live.killed:
                 return  # a person was faster, and what became of that is reported

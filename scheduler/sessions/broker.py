@@ -95,6 +95,12 @@ class Broker:
     def now() -> float:
         return clock.monotonic()
 
+    @property
+    def names(self) -> dict[str, str]:
+        """Of containers, and of planned launches that wait with them."""
+        planned = {id_: name for id_, (name, _) in self.planned.items()}
+        return planned | {id_: live.name for id_, live in self.live_containers.items()}
+
     # ---- events and effects ----
 
     def tell(self, event: Event) -> list[Effect]:

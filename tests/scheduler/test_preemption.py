@@ -13,6 +13,7 @@ from scheduler.core.effects import Preempt
 from scheduler.core.events import NotMoved
 from scheduler.core.moves import preemption
 from scheduler.core.state import Mode
+from tests.scheduler.test_planned import ended, plan
 from tests.support.host import GIB, query
 from tests.support.inprocess.driver import FAILS
 from tests.support.inprocess.host import InProcess, a_host_inside
@@ -52,6 +53,13 @@ async def test_an_idle_holder_gives_way_and_comes_back_when_it_computes_again(la
     assert (back.swap, back.gave_way, back.gave_way_to) == ("", "", "")
     (event,) = await eventually_events(lab, container, "swapped_in")
     assert event.detail.startswith("It computes again. It took ")
+
+
+async def test_an_idle_holder_gives_way_to_a_planned_launch_which_is_named(lab: InProcess) -> None:
+    container = await notebook(lab)
+    planned = await plan(lab, name="nightly", gpu_memory=4 * GIB)
+    assert (await lab.until(container, "swapped")).gave_way_to == "nightly"
+    assert (await ended(lab, planned)).ended == "ok"
 
 
 async def test_a_call_of_ours_brings_it_back_at_once(lab: InProcess) -> None:

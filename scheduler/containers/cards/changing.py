@@ -71,14 +71,14 @@ class CardChange:
 
     async def relocate(self, move: Relocate, leave: Leave) -> None:
         """For somebody who waits; a move that was not begun is reported to the core."""
-        live, whom = map(self._broker.live_containers.get, (move.container, move.whom))
+        live = self._broker.live_containers.get(move.container)
         if live is None:
             return  # it has ended, and is forgotten
-        name = whom.name if whom else ""
+        name = self._broker.names.get(move.whom, "")
         try:
             if live.is_held:
                 raise Problem("paused", "It was paused meanwhile.", 409)
-            await leave(live, move.old, move.new, f'It makes room for "{name}".' if whom is not live else "")
+            await leave(live, move.old, move.new, f'It makes room for "{name}".' if move.whom != live.id else "")
         except (Problem, OSError) as problem:
             if not (live.finished or live.killed):
                 log.warning("container %s was not moved to another GPU: %s", live, problem)
