@@ -146,7 +146,7 @@ class Request:
     `suspended` becomes true once taking back idle headroom did not help it; `awaiting` are the GPUs whose headroom is
     being taken back for it. `placed`: an admin has put it where it is in the queue; the policy has no say over it.
     `back`: it is not a program's, but for what a swapped session had. `session` is below 0 where there is none: the
-    whole quota is asked for, on all of the container's GPUs (`Container.stands_in`).
+    whole quota is asked for, by one call for each of the container's GPUs (`Container.stands_in`).
     """
 
     session: int

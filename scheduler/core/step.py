@@ -180,12 +180,19 @@ class Step:
         if request.session < 0:
             if any(reserved.free(self.state, gpu, container.owner) < size for gpu, size in container.quota.items()):
                 return None
+            others = [each for each in self._with(request) if each is not request]
+            if not all(each in policies.order(self.state, each.gpu) for each in others):
+                return None
             after = changes.put_container(self.state, replace(container, guaranteed=True, lapses=True))
         else:
             after = changes.lend(self.state, request.session, request.gpu, amount)
         if request.back:
             after = changes.bring_back(after, request)
         return after if safety.harmless(self.state, after, container.id) else None
+
+    def _with(self, request: Request) -> list[Request]:
+        """What is served together: all calls of a stand-in, a program's each by itself."""
+        return [request] if request.session >= 0 else [r for r in self.state.waiting if r.session == request.session]
 
     def _over_quota(self, request: Request, amount: int) -> bool:
         """Whether `amount` more is more than its container may have. What it had before it was swapped out it may."""
@@ -201,7 +208,9 @@ class Step:
             self.touched.update(began.quota)  # it holds now: its other calls are to be tried, and what has lapsed
         if request.suspended:
             self.touched.add(request.gpu)  # calls for linked GPUs may have queued behind it
-        after = changes.without(heads.served(after, request), request)
+        after = heads.served(after, request)
+        for each in self._with(request):
+            after = changes.without(after, each)
         self.state = replace(after, grants=after.grants + 1)
         waited = self._end_wait(request)
         if request.back:

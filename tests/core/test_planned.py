@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.core import safety
 from scheduler.core.arbiter import handle
-from scheduler.core.effects import Effect, Granted, Promised, TakeBack
+from scheduler.core.effects import Effect, Granted, Promised, Refused, TakeBack
 from scheduler.core.events import (
     ContainerAdded,
     ContainerEnded,
@@ -259,6 +259,42 @@ def test_what_is_reserved_for_somebody_begins_also_where_others_wait() -> None:
     host.launch(1, "w", "A", 5, "bob", 0.0)
     host.plan("p", "ada", 6)
     assert host.look(PATIENCE + 5) == ["p"]
+
+
+def of_two_cards(policy: str, *reserves: Reserve) -> Host:
+    """A planned launch waits for two cards, of which B has a holder of 6 GiB."""
+    host = Host(replace(STATE, policy=policy, reserves=reserves))
+    host.launch(1, "holder", "B", 6, "bob", 0.0)
+    host.plan("both", "ada", 8, count=2)
+    assert host.look(1.0) == []
+    return host
+
+
+def test_one_of_two_cards_waits_on_each_of_them_by_its_order() -> None:
+    host = of_two_cards("fifo")
+    assert not any(isinstance(each, Granted) for each in host.launch(2, "later", "B", 4, "eve", 2.0))
+    host.do(ContainerEnded(3.0, "holder"))
+    assert host.look(3.0) == ["both"]
+
+
+def test_no_stream_of_guaranteed_launches_on_its_second_card_passes_it() -> None:
+    host = of_two_cards("fair")
+    assert any(isinstance(each, Refused) for each in
+               host.do(ContainerAdded(2.0, "later", {"B": 2 * GIB}, "eve", guaranteed=True)))  # fmt: skip
+
+
+def test_what_is_reserved_on_one_of_its_cards_lets_it_pass_nobody_on_the_other() -> None:
+    host = of_two_cards("fifo", reserved_for("ada", 10 * GIB, is_kept=True))
+    host.queue.drop("both")
+    host.look(2.0)
+    host.launch(2, "earlier", "B", 8, "bob", 3.0)
+    host.plan("both", "ada", 8, since=4.0, count=2)
+    assert host.look(4.0) == []
+    assert any(each.container == "earlier" for each in host.do(ContainerEnded(5.0, "holder"))
+               if isinstance(each, Granted))  # fmt: skip
+    assert host.look(5.0) == []
+    host.do(ContainerEnded(6.0, "earlier"))
+    assert host.look(6.0) == ["both"]
 
 
 def test_a_card_that_is_about_to_be_reserved_is_left_if_another_fits() -> None:

@@ -142,12 +142,12 @@ def _queue(play: Play) -> Queue:
 def rounded(play: Play) -> Play:
     state = play.state
     numbers = {key: number for number, each in enumerate(state.containers.values()) for key in each.sessions}
-    stands = (each for each in state.waiting if each.session < 0)
-    numbers |= {each.session: -1 - number for number, each in enumerate(stands)}
-    later = {id(each): number for number, each in enumerate(sorted(state.waiting, key=lambda each: each.since))}
+    stands = dict.fromkeys(each.session for each in state.waiting if each.session < 0)
+    numbers |= {session: -1 - number for number, session in enumerate(stands)}
+    later = {at: number for number, at in enumerate(sorted({each.since for each in state.waiting}))}
     waiting = tuple(
-        replace(each, session=numbers[each.session], serial=each.serial if each.back else 0,
-                since=_ago(state.now - each.since, later[id(each)] - len(later)))
+        replace(each, session=numbers[each.session], serial=each.serial if each.back or each.session < 0 else 0,
+                since=_ago(state.now - each.since, later[each.since] - len(later)))
         for each in state.waiting
     )  # fmt: skip
     containers = {

@@ -73,8 +73,8 @@ def _stand_in(step: Step, event: StandIn) -> None:
     step.state = changes.put_container(step.state, wanted)
     step.disturbed |= any(size > step.state.gpus[gpu].capacity for gpu, size in wanted.quota.items())
     since = min(event.since, step.state.now) if isfinite(event.since) else step.state.now
-    gpu, size = next(iter(wanted.quota.items()))
-    step.wait(Request(session, 0, wanted.id, gpu, size, since))
+    for serial, (gpu, size) in enumerate(wanted.quota.items()):
+        step.wait(Request(session, serial, wanted.id, gpu, size, since))
 
 
 def _quota_changed(step: Step, event: QuotaChanged) -> None:

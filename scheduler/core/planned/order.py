@@ -1,9 +1,10 @@
 """Of planned launches whose conditions hold: which stand in the memory queue, and on which cards.
 
 A planned launch waits as if it had been launched, without a container: with a *stand-in*, a call for its whole quota
-(`StandIn`), which holds nothing until it is served. So the memory queue decides when it begins, by the rules and with
-the bounds that hold for any call (`fair.py`, `people/heads.py`), and there is no second rule of what is free. Served,
-its whole quota is guaranteed to it (`Promised`) until a process of its container has its first memory.
+on each of its cards (`StandIn`), which holds nothing until all are served at once: when each is tried on its card. So
+the memory queue decides when it begins, by the rules and with the bounds that hold for any call (`fair.py`,
+`people/heads.py`), and there is no second rule of what is free. Served, its whole quota is guaranteed to it
+(`Promised`) until a process of its container has its first memory.
 
 The first of each person stand in the queue, of each shape one: what does not fit does not fit a second time either. A
 stand-in is on certain cards: where it fits now; else where least is promised, and it goes to others as soon as it would
@@ -222,7 +223,8 @@ def most_room(shape: Shape, cards: Sequence[str], room: Mapping[str, int]) -> tu
 
 def without_those_that_wait(state: State) -> State:
     """As if nothing were planned that has not been promised its memory."""
-    for call in state.waiting:
-        if call.session < 0:
-            state = changes.drop_container(changes.without(state, call), state.containers[call.container])
+    for call in [each for each in state.waiting if each.session < 0]:
+        state = changes.without(state, call)
+    for each in [its for its in state.containers.values() if its.stands_in and not its.guaranteed]:
+        state = changes.drop_container(state, each)
     return state
