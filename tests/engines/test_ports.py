@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from scheduler.containers import consoles
-from scheduler.containers.consoles import Consoles, ports
+from scheduler.containers.consoles import Consoles, listeners, ports
 from scheduler.engines.base import Engine, Launch
 from scheduler.engines.process.engine import ProcessEngine
 from scheduler.engines.process.taken import IMAGE as LOCAL
@@ -117,6 +117,17 @@ async def test_what_listens_in_the_container_is_reached(opened: Opened, address:
     container = await opened.launch("/bin/sh", "-c", SERVE.format(address=address, port=port))
     connection, found = await opened.when_it_listens(container, port)
     assert found == port
+    assert await answers(connection)
+
+
+async def test_a_port_is_reached_however_many_others_listen_on_the_host(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all some are looked at: a container that opens very many is not to hide those of others."""
+    monkeypatch.setattr(listeners, "MOST", 0)
+    port = a_port()
+    container = await opened.launch("/bin/sh", "-c", SERVE.format(address="127.0.0.1", port=port))
+    connection, _ = await opened.when_it_listens(container, port)
     assert await answers(connection)
 
 

@@ -106,7 +106,8 @@ def _enter(namespace: int) -> None:
 
 def _held_by(owns: Owns, port: int) -> list[Listener]:
     """In the host's own namespace. Raises OSError."""
-    return [each for each in near(port) if each.is_still_held(owns)] or held(listeners(), owns)
+    its = near(port)
+    return [each for each in its if each.is_still_held(owns)] or held([*its, *listeners()], owns)
 
 
 def _all_of(port: int) -> list[Listener]:
