@@ -113,6 +113,8 @@ class Step:
     def _expire(self) -> None:
         """Ends the waits whose time is over, and those that their whole quota has no room for."""
         containers = self.state.containers  # a rejection changes no quota and no limit
+        if containers is self._before.containers and self.state.now == self._before.now and not self._idle:
+            return  # neither a quota nor the time has changed, and no call has come
         for request in self.state.waiting:
             if request.back:
                 continue
@@ -249,15 +251,14 @@ class Step:
 
     def returned(self, gpu: str) -> None:
         """The idle headroom that was asked back for this GPU has been returned."""
-        waiting = []
-        for request in self.state.waiting:
-            if gpu in request.awaiting:
-                request = replace(request, awaiting=request.awaiting - {gpu})
-                if not request.awaiting:
-                    self._settled.add((request.session, request.serial))
-            waiting.append(request)
+        awaiting = [request for request in self.state.waiting if gpu in request.awaiting]
+        for request in awaiting:
+            left = replace(request, awaiting=request.awaiting - {gpu})
+            self._replace(request, left)
+            if not left.awaiting:
+                self._settled.add((request.session, request.serial))
         asking = tuple(replace(each, awaiting=each.awaiting - {gpu}) for each in self.state.asking)
-        self.state = replace(self.state, waiting=tuple(waiting), asking=asking)
+        self.state = replace(self.state, asking=asking)
 
     def _settle(self) -> None:
         """All idle headroom is back: whoever is not served now is over quota, refused for shortage, or suspended."""
@@ -301,7 +302,7 @@ class Step:
     def _press(self) -> None:
         """Keeps the pressure flags in step with the queue, and asks for the headroom that somebody is waiting for."""
         containers, known = self.state.containers, self._before.containers
-        for request in self.state.waiting:
+        for request in self.state.waiting if containers is not known else ():
             container = containers[request.container]
             if container is known.get(container.id) or request.awaiting or request.back:
                 continue

@@ -131,7 +131,7 @@ class Broker:
             match effect:
                 case TakeBack(gpu):
                     taken = self._take_back(gpu)
-                    self._decide(Returned(self.now(), gpu, taken, all=True), all_effects)
+                    self._decide(Returned(event.now, gpu, taken, all=True), all_effects)
                 case Pressure(gpu, on):
                     self._press(gpu, on)
                 case Granted():
