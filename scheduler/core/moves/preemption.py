@@ -2,7 +2,7 @@
 
 `idle`: who holds memory and has computed nothing for `Preemption.idle` seconds. `share`: these, and who has held for
 long, of no higher priority, for one that has waited for long; but only if its side holds more than its share of the
-card, the waiter's less, and all together lack less of theirs afterwards (`people/sharing.py`). `rotate`: the same
+card, the waiter's less, and less of all shares is lacking afterwards (`people/sharing.py`). `rotate`: the same
 whatever their shares. Long is `Preemption.rotate` seconds, and at least WORTH times what it takes to move both of them
 out and back: so transfers take a small part of the time, and where jobs are no longer than transfers nobody is moved
 at all. Guaranteed ones stay, and so does who has opted out, is paused, shares memory so that it would not come back, or

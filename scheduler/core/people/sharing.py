@@ -96,7 +96,8 @@ Gone = Counter[tuple[str, Node]]  # card and group or person → bytes that are 
 
 def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: Gone, *, keeps: bool) -> bool:
     """Whether a holder goes for a call on `gpu`: its side holds more than its share of each card that it leaves, the
-    call's less of `gpu`, and afterwards groups and people together lack less of theirs; with `keeps`, its side nothing.
+    call's less of `gpu`, and afterwards less is lacking: at the root, or as much there and less inside groups. With
+    `keeps`, its side lacks nothing.
 
     `gone`: what goes before it; what of the holder would go is added, if it may.
     """
@@ -112,7 +113,11 @@ def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: 
     comes = waits.out.get(gpu, 0) or waits.quota[gpu] - waits.leased.get(gpu, 0)
     then = after.copy()
     then.subtract({(gpu, node): comes for node in tree.way(waits.owner)})
-    if sum(lacks(state, card, node, went) - lacks(state, card, node) for (card, node), went in then.items()) >= 0:
+    more = [0, 0]  # at the root, inside groups
+    for (card, node), went in then.items():
+        inside = not node.is_group and tree.parent(node.name) != ROOT
+        more[inside] += lacks(state, card, node, went) - lacks(state, card, node)
+    if more >= [0, 0]:
         return False
     gone |= after
     return True

@@ -193,12 +193,14 @@ def test_a_computing_holder_goes_only_if_sides_then_lack_less_of_their_shares(he
 @pytest.mark.parametrize(
     ("held", "goes"),
     [
-        ({"ann": (6, 6), "cat": (14,)}, None),  # the group would lack 3 more, as much as bob gains
-        ({"ann": (9, 6), "cat": (11,)}, "ann2"),  # without 6 it would lack 1, without 9 it would lack 4
+        ({"ann": (9, 6), "cat": (11,)}, None),  # the group would lack 1, whatever bob gains
+        ({"ann": (10, 6), "cat": (10,)}, "ann2"),  # without 6 it has its share, without 10 it would lack 4
+        ({"ann": (12,), "cat": (11, 3)}, None),  # cat would lack 2, and the group gain 1; what bob gains is no matter
+        ({"ann": (11,), "cat": (12, 3)}, "cat3"),  # cat would lack 1, and the group gain 2
     ],
     ids=str,
 )
-def test_what_goes_inside_a_group_may_not_cost_the_group_more(held, goes):
+def test_what_members_of_a_group_gain_may_cost_no_group_anything(held, goes):
     lab = Lab(26)
     lab.do(PreemptionChanged(0.0, SHARE))
     lab.do(PeopleChanged(0.0, Tree({"ann": "g", "bob": "g"}, {"g": 1.0})))
