@@ -122,9 +122,8 @@ async def test_one_whose_rank_stands_still_holds_up_others_for_a_moment_only(
     async def reported() -> str:
         return (await lab.get(one)).no_turns
 
-    while not (why := await reported()):
+    while str(pids[0]) not in await reported():  # a busy machine may have given another reason before
         await goes_on(lab, two)
-    assert str(pids[0]) in why
     await goes_on(lab, two)
     os.kill(pids[0], signal.SIGCONT)
     await goes_on(lab, one, two)
