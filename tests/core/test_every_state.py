@@ -97,7 +97,12 @@ TWO = Host(2, ((2,), (1,), (2,)), "fair", owners=(0, 0, 1))  # two containers of
 ONES = Host(2, ((1,), (1,), (1,)), "fair", owners=(0, 0, 1))
 
 
-@pytest.mark.parametrize("host", [TWO, replace(ACROSS, owners=(0, 1)), replace(ONES, gives_way=Mode.SHARE)], ids=str)
+GROUP = Host(4, ((2,), (2,), (3,)), "fair", owners=(0, 1, 2), group=2, gives_way=Mode.SHARE)
+
+
+@pytest.mark.parametrize(
+    "host", [TWO, replace(ACROSS, owners=(0, 1)), replace(ONES, gives_way=Mode.SHARE), GROUP], ids=str
+)
 def test_elections_caps_and_moves_for_shares_break_nothing(host):
     assert explore(host, limit=600) > 20
 

@@ -12,6 +12,7 @@ from scheduler.core.events import CameBack, Event, Returned, StandIn, SwappedOut
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.ledger import Head
 from scheduler.core.people.ratios import Ratios
+from scheduler.core.people.tree import Node
 from scheduler.core.state import Mode, Request, Stage, State
 
 Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
@@ -118,22 +119,31 @@ def _capped(state: State) -> Iterator[str]:
 
 
 def _gives_too_much(state: State, effect: Preempt) -> Iterator[str]:
-    """Counted anew: the giver's person holds more than its share; and it then lacks less than the waiter's gains."""
+    """Counted anew: the giver's side holds more than its share; and it then lacks less than the waiter's gains, unless
+    both are in one group, which then lacks no more."""
     giver, waiter = state.containers[effect.container], state.containers[effect.whom]
+    tree = state.people.tree
+    mine, theirs = tree.parted(giver.owner, waiter.owner)
     for gpu, goes in giver.leased.items():
-        held: Counter[str] = Counter()
+        held, share = Counter[Node](), Counter[Node]()
         for each in state.containers.values():
-            held[each.owner] += each.leased.get(gpu, 0)
+            held.update(dict.fromkeys(tree.way(each.owner), each.leased.get(gpu, 0)))
         waits = {state.containers[r.container].owner for r in state.waiting if r.gpu == gpu}
-        parts = state.people.tree.divide(waits | {name for name, its in held.items() if its})
-        share = {name: part * state.gpus[gpu].capacity for name, part in parts.items()}
-        if held[giver.owner] <= share[giver.owner]:
-            yield f"{effect}: {giver.owner!r} holds no more than its share of {gpu}"
+        parts = tree.divide(waits | {each.owner for each in state.containers.values() if each.leased.get(gpu)})
+        for name, part in parts.items():
+            for node in tree.way(name):
+                share[node] += part * state.gpus[gpu].capacity
+        if held[mine] <= share[mine]:
+            yield f"{told}: {mine} holds no more than its share of {gpu}"
         if gpu in waiter.quota and len(waiter.quota) == 1:
             comes = waiter.quota[gpu] - waiter.leased.get(gpu, 0)
-            gains = min(comes, share[waiter.owner] - held[waiter.owner])
-            if max(0, share[giver.owner] - held[giver.owner] + goes) >= gains:
-                yield f"{effect}: {giver.owner!r} lacks more of {gpu} than {waiter.owner!r} gains"
+            group, *inside = tree.way(giver.owner)
+            if mine not in inside and max(0, share[mine] - held[mine] + goes) >= min(
+                comes, share[theirs] - held[theirs]
+            ):
+                yield f"{told}: {mine} lacks more of {gpu} than {theirs} gains"
+            if mine in inside and share[group] - held[group] + goes - comes > max(0, share[group] - held[group]):
+                yield f"{told}: {group} lacks more of {gpu}"
 
 
 def _goes_on(state: State) -> Iterator[str]:

@@ -6,6 +6,8 @@ from math import inf
 from benchmarks.simulation.exploring import among_people
 from scheduler.core import changes, fair, reserved, safety
 from scheduler.core.people import heads
+from scheduler.core.people.ledger import People
+from scheduler.core.people.tree import Tree
 from scheduler.core.state import Container, Expected, Gpu, Mode, Preemption, Request, Reserve, Session, Stage, State
 
 LONG = heads.PATIENCE  # one jump of the clock: whoever waits becomes due
@@ -26,7 +28,8 @@ Key = tuple[tuple[int, ...], tuple[Part, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What is explored. `quotas`: for each container its quota on each GPU, 0 for none. `owners`: whose each is."""
+    """What is explored. `quotas`: for each container its quota on each GPU, 0 for none. `owners`: whose each is.
+    `group`: so many of these people, the first ones, are one group."""
 
     capacity: int
     quotas: tuple[tuple[int, ...], ...]
@@ -38,6 +41,7 @@ class Host:
     restarts: bool = False
     foreign: bool = False
     owners: tuple[int, ...] = ()
+    group: int = 0
     reserved: int = 0  # of each GPU, for the first person: it begins and ends at any moment
 
     @property
@@ -136,5 +140,7 @@ def build(host: Host, key: Key) -> State:
         reserves=reserves(host) if len(capacities) > host.gpus else (),
     )
     pressed = frozenset(safety.linked(state, reserved.pressed(state)))
-    state = replace(state, pressed=pressed, calm=safety.calm(state), people=changes.counted(state))
+    tree = Tree({str(owner or ""): "group" for owner in range(host.group)}, {"group": 1.0} if host.group else {})
+    people = changes.counted(replace(state, people=People(tree)))
+    state = replace(state, pressed=pressed, calm=safety.calm(state), people=people)
     return among_people.with_heads(state, [places for *_, places in parts])

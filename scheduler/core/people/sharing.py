@@ -96,8 +96,8 @@ Gone = Counter[tuple[str, Node]]  # card and group or person → bytes that are 
 
 def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: Gone, *, keeps: bool) -> bool:
     """Whether a holder goes for a call on `gpu`: its side holds more than its share of each card that it leaves, the
-    call's less of `gpu`, and afterwards less is lacking: at the root, or as much there and less inside groups. With
-    `keeps`, its side lacks nothing.
+    call's less of `gpu`, and afterwards less is lacking at the root; or, if both are in one group, as much there and
+    less inside groups. With `keeps`, its side lacks nothing.
 
     `gone`: what goes before it; what of the holder would go is added, if it may.
     """
@@ -113,11 +113,14 @@ def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: 
     comes = waits.out.get(gpu, 0) or waits.quota[gpu] - waits.leased.get(gpu, 0)
     then = after.copy()
     then.subtract({(gpu, node): comes for node in tree.way(waits.owner)})
-    more = [0, 0]  # at the root, inside groups
+    root = inside = 0  # how much more is lacking
     for (card, node), went in then.items():
-        inside = not node.is_group and tree.parent(node.name) != ROOT
-        more[inside] += lacks(state, card, node, went) - lacks(state, card, node)
-    if more >= [0, 0]:
+        more = lacks(state, card, node, went) - lacks(state, card, node)
+        if node.is_group or tree.parent(node.name) == ROOT:
+            root += more
+        else:
+            inside += more
+    if root >= 0 and (root or inside >= 0 or mine in tree.way(holder.owner)[:1]):
         return False
     gone |= after
     return True

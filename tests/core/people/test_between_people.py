@@ -195,7 +195,7 @@ def test_a_computing_holder_goes_only_if_sides_then_lack_less_of_their_shares(he
     [
         ({"ann": (9, 6), "cat": (11,)}, None),  # the group would lack 1, whatever bob gains
         ({"ann": (10, 6), "cat": (10,)}, "ann2"),  # without 6 it has its share, without 10 it would lack 4
-        ({"ann": (12,), "cat": (11, 3)}, None),  # cat would lack 2, and the group gain 1; what bob gains is no matter
+        ({"ann": (11,), "cat": (11, 3)}, None),  # cat would lack 2, and the group gain 2; what bob gains is no matter
         ({"ann": (11,), "cat": (12, 3)}, "cat3"),  # cat would lack 1, and the group gain 2
     ],
     ids=str,
