@@ -1,6 +1,6 @@
 """What the explorer tries and asks where containers are several people's: elections, the cap, moves for shares."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -125,7 +125,8 @@ def _gives_too_much(state: State, effect: Preempt) -> Iterator[str]:
     tree = state.people.tree
     mine, theirs = tree.parted(giver.owner, waiter.owner)
     for gpu, goes in giver.leased.items():
-        held, share = Counter[Node](), Counter[Node]()
+        held = Counter[Node]()
+        share = defaultdict[Node, float](float)
         for each in state.containers.values():
             held.update(dict.fromkeys(tree.way(each.owner), each.leased.get(gpu, 0)))
         waits = {state.containers[r.container].owner for r in state.waiting if r.gpu == gpu}
