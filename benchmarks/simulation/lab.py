@@ -6,13 +6,13 @@ Where turns are simulated, those that compute on a card divide its time; else ea
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf
 
-from benchmarks.simulation.programs import Day, Program, Stall, sums, takes
+from benchmarks.simulation.programs import GIB, Day, Program, Stall, sums, takes
 from scheduler.core.arbiter import handle
 from scheduler.core.effects import Effect, Granted, Preempt, Restore, TakeBack
 from scheduler.core.events import (
@@ -150,6 +150,28 @@ class _Lab:
                 self.day.held_due[name] += held * parts[name] * seconds
                 self.day.computed[name] += computed[name] * seconds
                 self.day.computed_due[name] += sum(computed.values()) * parts[name] * seconds
+            for side, least in self._least(gpu, there, parts).items():
+                self.day.least[side] += least * seconds
+
+    def _least(self, gpu: str, there: Mapping[str, int], parts: Mapping[str, float]) -> dict[str, float]:
+        """What each group, and person without one, holds, less the most of what it has above its due that waiting
+        containers of others with less than theirs would fit into, together with what is free. So no rule could have
+        taken more of it at this moment without leaving it idle."""
+        has, due, held = Counter[str](), sums(), sum(there.values())
+        sides = {name: self.tree.parent(name) or name for name in there}
+        for name, side in sides.items():
+            has[side] += there[name]
+            due[side] += held * parts[name]
+        calls = [(sides[self.runs[r.session].program.owner], r.bytes) for r in self.state.waiting if r.gpu == gpu]
+        free, least = max(0, self.state.gpus[gpu].capacity - held), dict[str, float]()
+        for side, its in has.items():
+            room, fits = round(free + max(0.0, its - due[side])) // GIB, 1  # bit n: a sum of n GiB
+            for other, size in calls if its > due[side] else ():
+                if other != side and has[other] < due[other]:
+                    fits |= fits << size // GIB
+            most = (fits & (2 << room) - 1).bit_length() - 1
+            least[side] = its - max(0, most * GIB - free)
+        return least
 
     def _happen(self) -> bool:
         """Takes the next one off the agenda; returns whether it was more than a tick."""

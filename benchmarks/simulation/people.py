@@ -2,9 +2,9 @@
 
 Everybody keeps a number of containers going: when one has ended the next is sent off. A container takes 2 to 16 GiB and
 computes for half an hour in the mean, on a card of its own. Not everybody's containers can hold what is due: `most`
-says what the index would be if all had as much of it as theirs take. In *week, large* and the labs that are called
-*saturated* they can. *Before*: the head is whose call was due first, nobody is
-capped, only idle holders go, and turns are by container.
+says what the index would be if all had as much of it as theirs take, and `least` what somebody has that no container of
+others would have fitted into. In *week, large* and the labs that are called *saturated* everybody's can. *Before*: the
+head is whose call was due first, nobody is capped, only idle holders go, and turns are by container.
 
 python -m benchmarks.simulation.people [--help]     (needs Python's standard library only)
 """
@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -111,7 +111,8 @@ class Found:
     """By person, unless it says otherwise: of what was due (1 is all of it), and the mean wait for a start in seconds.
 
     `wanted`: the VRAM, of what was due if nobody is due more than its containers take; `most`: that, of what was due.
-    `sides`: the VRAM by group and person without one. `jobs`: ended. `moving`: the part of the cards' time that went
+    `sides`: the VRAM by group and person without one; `least`: the same less what others could have had of it at each
+    moment. `jobs`: ended. `moving`: the part of the cards' time that went
     into transfers.
     """
 
@@ -124,6 +125,7 @@ class Found:
     waits: dict[str, float]
     jobs: int
     moving: float
+    least: dict[str, float] = field(default_factory=dict)
 
 
 def lab_run(name: str, seed: int, *, is_before: bool) -> Found:
@@ -131,16 +133,18 @@ def lab_run(name: str, seed: int, *, is_before: bool) -> Found:
     rule, turns = (IDLE, Turns.CONTAINERS) if is_before else (SHARE, Turns.PEOPLE)
     with before() if is_before else nullcontext():
         day = play(_programs(lab, seed), CARDS, rule, turns, lab.tree, lab.until, LATER, lab.counts)
+    sides = {who: lab.tree.parent(who) or who for who in lab.people}
     return Found(
         _parts(day.held, day.held_due, {who: who for who in lab.people}),
         _parts(day.held, day.wanted_due, {who: who for who in lab.people}),
         _parts(day.wanted_due, day.held_due, {who: who for who in lab.people}),
         _parts(day.computed, day.computed_due, {who: who for who in lab.people}),
-        _parts(day.held, day.held_due, {who: lab.tree.parent(who) or who for who in lab.people}),
+        _parts(day.held, day.held_due, sides),
         {who: day.held[who] / sum(day.held.values()) for who in lab.people},
         {who: fmean(day.starts.get(who) or [0.0]) for who in lab.people},
         round(sum(day.ended.values())),
         day.moving / day.finish / len(CARDS),
+        {side: its / sum(day.held_due[who] for who in sides if sides[who] == side) for side, its in day.least.items()},
     )
 
 
@@ -248,7 +252,9 @@ def _cells(seeds: Sequence[Seed]) -> Cells:
 
 def tables(seeds: Sequence[Seed]) -> str:
     found = _cells(seeds)
-    return f"Means over {len(seeds)} seeds.\n\n" + "\n\n".join([_labs(found), _days(found), _papers(found)])
+    return f"Means over {len(seeds)} seeds.\n\n" + "\n\n".join(
+        [_bars(found), _labs(found), _days(found), _papers(found)]
+    )
 
 
 def as_json(seeds: Sequence[Seed]) -> dict[str, Any]:
@@ -267,7 +273,7 @@ def _figures(found: Any) -> dict[str, float]:
     figures = {"J of VRAM": jain(found.held), "J of VRAM wanted": jain(found.wanted), "J of GPU": jain(found.computed)}
     figures["J of VRAM at most"] = jain(found.most)
     figures |= {"J of VRAM by side": jain(found.sides), "jobs": float(found.jobs), "moving": found.moving}
-    for what in ("held", "wanted", "computed", "sides", "held_part", "waits"):
+    for what in ("held", "wanted", "computed", "sides", "held_part", "waits", "least"):
         figures |= {f"{what} {who}": each for who, each in getattr(found, what).items()}
     return figures
 
@@ -276,8 +282,9 @@ def _means(its: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: round(fmean(each[name] for each in its), 4) for name in its[0]}
 
 
-def bars(found: Cells) -> dict[str, dict[str, float | bool]]:
-    """What it must show → the figure, its bar, and whether it is reached."""
+def bars(found: Cells) -> dict[str, dict[str, float | bool | None]]:
+    """What it must show → the figure, its bar, whether it is reached, and how near to the bar any rule could have come
+    in these runs."""
     means = {key: _means([_figures(each) for each in its]) for key, its in found.items()}
 
     def lab(name: str, what: str, *, is_before: bool = False) -> float:
@@ -287,6 +294,11 @@ def bars(found: Cells) -> dict[str, dict[str, float | bool]]:
         return means[run, which, False][what] / (means[run, which, True][what] or 1.0)
 
     held = ("J of VRAM wanted", "J of VRAM")
+    bounds = {f"{name}, J of VRAM": lab(name, "J of VRAM at most") for name in LABS}
+    small = [each for each in LABS if each.startswith("60")]
+    for name, side in (*((each, "many") for each in small), ("five accounts", "five")):
+        if f"least {side}" in means["lab_run", name, False]:
+            bounds[f"{name}, VRAM of due"] = lab(name, f"least {side}")
     least: dict[str, tuple[float, float]] = {}
     highest: dict[str, tuple[float, float]] = {}
     for name in ("week", "week, large"):
@@ -297,7 +309,7 @@ def bars(found: Cells) -> dict[str, dict[str, float | bool]]:
         highest[f"{name}, moving"] = (lab(name, "moving"), 0.005)
     for name in (each for each in LABS if each.startswith("groups")):
         least |= {f"{name}, {what}": (lab(name, what), 0.95) for what in (*held, "J of VRAM by side", "J of GPU")}
-    for name in (each for each in LABS if each.startswith("60")):
+    for name in small:
         highest[f"{name}, VRAM of due and wanted"] = (lab(name, "wanted many"), 1.1)
         highest[f"{name}, VRAM of due"] = (lab(name, "held many"), 1.1)
         highest[f"{name}, GPU of due"] = (lab(name, "computed many"), 1.4)
@@ -310,7 +322,18 @@ def bars(found: Cells) -> dict[str, dict[str, float | bool]]:
              for several in OWNERS for what in ("finish", "suspended", "longest")}  # fmt: skip
     rows = [(name, figure, bar, figure >= bar) for name, (figure, bar) in least.items()]
     rows += [(name, figure, bar, figure <= bar) for name, (figure, bar) in highest.items()]
-    return {name: {"figure": round(figure, 4), "bar": bar, "reached": well} for name, figure, bar, well in rows}
+    return {
+        name: {"figure": round(figure, 4), "bar": bar, "reached": well, "bound": bounds.get(name)}
+        for name, figure, bar, well in rows
+    }
+
+
+def _bars(found: Cells) -> str:
+    rows = [["", "figure", "bar", "can be had", ""]]
+    for name, its in bars(found).items():
+        bound = "" if its["bound"] is None else f"{its['bound']:.3f}"
+        rows.append([name, f"{its['figure']:.3f}", f"{its['bar']:.3f}", bound, "" if its["reached"] else "missed"])
+    return aligned(rows)
 
 
 def _labs(found: Cells) -> str:

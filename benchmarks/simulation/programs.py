@@ -65,6 +65,7 @@ class Day:
 
     By owner, of the times in which somebody waited for the card: byte·seconds held, seconds computed, and both due.
     `wanted_due`: byte·seconds, as if nobody were due more than its containers there take, and the others the rest.
+    `least`: by group and person without one, what they held less all of it that others could have had (`lab.py`).
     """
 
     stalls: list[Stall] = field(default_factory=list)
@@ -75,6 +76,7 @@ class Day:
     held: Sums = field(default_factory=sums)
     held_due: Sums = field(default_factory=sums)
     wanted_due: Sums = field(default_factory=sums)
+    least: Sums = field(default_factory=sums)
     computed: Sums = field(default_factory=sums)
     computed_due: Sums = field(default_factory=sums)
     ended: Sums = field(default_factory=sums)

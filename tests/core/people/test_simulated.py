@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.simulation import people
-from benchmarks.simulation.people import DAY, LABS, jain, lab_run
+from benchmarks.simulation.lab import Turns, play
+from benchmarks.simulation.people import DAY, HOUR, LABS, SHARE, jain, lab_run
+from benchmarks.simulation.programs import GIB, Program
 from benchmarks.simulation.simulate import run
 from benchmarks.simulation.workloads import paper
 from scheduler.core import fair
@@ -21,6 +23,16 @@ def test_in_a_saturated_lab_each_person_has_what_is_due(monkeypatch):
     assert now.waits["p7"] < 0.6 * was.waits["p7"]
     assert now.jobs >= 0.95 * was.jobs
     assert now.moving <= 0.005
+
+
+def test_what_others_could_have_had_is_what_whole_containers_of_theirs_fit_into():
+    """Five of 2 GiB fill a card of 10, and each of three people is due a third: one of 3 would fit, one of 8 not."""
+    sizes = {"many": (2,) * 5, "one": (3,), "two": (8,)}
+    all_ = [(owner, size * GIB) for owner, its in sizes.items() for size in its]
+    jobs = [Program("job", place, size, ((0.0, HOUR),), owner=owner) for place, (owner, size) in enumerate(all_)]
+    day = play(jobs, (10 * GIB,), SHARE, Turns.PEOPLE, until=60.0)
+    assert day.held["many"] > 0
+    assert day.least["many"] == pytest.approx(0.7 * day.held["many"])
 
 
 def test_a_run_that_is_cut_goes_on_with_the_seeds_that_have_no_file(monkeypatch, tmp_path):
