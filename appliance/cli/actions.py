@@ -30,7 +30,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Some = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CONTAINER]...", help="Names, ids, or starts of ids.", autocompletion=options.names, show_default=False
+        metavar="CONTAINER", help="Names, ids, or starts of ids.", autocompletion=options.names, show_default=False
     ),
 ]
 
@@ -44,7 +44,7 @@ def login(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Check and store a token, given or got by a password."""
+    """Sign in and store a token."""
     address = accounts.tidy(
         url or os.environ.get("GPUSHARE_URL") or typer.prompt("Address", default=ON_THIS_HOST, err=True)
     )
@@ -107,7 +107,7 @@ def logs(
     raw: Annotated[bool, typer.Option("--raw", help="Print control characters unchanged, as in a pipe.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Print the output of a container. In a terminal control characters are replaced by signs."""
+    """Print the output of a container. In a terminal, control characters are shown as symbols."""
     client = connect()
     path = f"containers/{client.container(container)['id']}/logs/"
     asked = {"follow": "true"} if follow else {}
@@ -190,7 +190,7 @@ def stop(
     why: Note = "",
     as_json: options.Json = False,
 ) -> None:
-    """Stop containers. They get the image's stop signal, and are killed after the grace."""
+    """Stop containers. They get the image's stop signal, and are killed after the grace period."""
     kill(containers, filters, grace, why, as_json)
 
 
@@ -259,7 +259,7 @@ def _for_each(
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Check this host and tell what is wrong and what to do. On the appliance's host only."""
+    """Check this host: what is wrong, and what to do. Only on the appliance's host."""
     if not MANAGE.exists():
         hint = "run it on the appliance's host"
         raise Problem("only the command line is installed here", code="usage", hint=hint)

@@ -96,7 +96,7 @@ def run(
         str | None, typer.Option(metavar="PERCENT|none", help="Limit of GPU time, also without contention.")
     ] = None,
     app: Annotated[
-        str | None, typer.Option(metavar="PORT/PATH", help="What gpushare open leads to, such as 8888/lab.")
+        str | None, typer.Option(metavar="PORT/PATH", help="Page that gpushare open shows, such as 8888/lab.")
     ] = None,
     on_shortage: Annotated[
         bool | None, _option("on_shortage", help="When memory is short: wait, or get an out-of-memory error.")
@@ -125,7 +125,7 @@ def run(
     ] = False,
     after: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[:ok|any|failed]", help="Start it after this has ended so; repeatable."),
+        typer.Option(metavar="NAME[:ok|any|failed]", help="Start it after NAME has ended; repeatable."),
     ] = None,
     begin_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before: 2027-01-31T20:00Z.")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Hold it until it is released.")] = False,
@@ -167,7 +167,7 @@ def attach(container: options.Container, stop_timeout: StopTimeout = 10.0, as_js
 def execute(
     container: options.Container,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[CMD]...", help="Default: a shell, as with -it.", show_default=False)
+        list[str] | None, typer.Argument(metavar="CMD", help="Default: a shell, as with -it.", show_default=False)
     ] = None,
     interactive: Annotated[bool, typer.Option("-i", "--interactive", help="Pass input to it.")] = False,
     tty: Annotated[bool, typer.Option("-t", "--tty", help="Allocate a terminal.")] = False,

@@ -124,10 +124,8 @@ def _figure(value: float | None, digits: int) -> str:
 
 
 def peak(
-    image: Annotated[str | None, typer.Argument(metavar="[IMAGE]", help="Default: all images.")] = None,
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="Only runs of this command.")
-    ] = None,
+    image: Annotated[str | None, typer.Argument(metavar="IMAGE", help="Default: all images.")] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Only runs of this command.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show the peak use of earlier runs, and suggest a quota."""

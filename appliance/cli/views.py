@@ -86,7 +86,7 @@ def _shaped(found: list[Json], as_json: bool, form: str | None, rows: Callable[[
 
 
 def inspect(containers: options.Containers, as_json: options.Json = False) -> None:
-    """Print all that is known of containers, as JSON."""
+    """Print all fields of containers, as JSON."""
     client = connect()
     for word in containers:
         show(client.container(word), True, str)
@@ -154,7 +154,7 @@ def events(
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, until Ctrl-C.")] = True,
     as_json: options.Json = False,
 ) -> None:
-    """Print what happens to containers, as it happens."""
+    """Print events of containers as they happen."""
     client = connect()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     asked = {name: value for name, value in (("owner", owner), ("kind", kind)) if value}
@@ -174,9 +174,7 @@ def events(
 
 
 def gpus(
-    chosen: Annotated[
-        list[str] | None, typer.Argument(metavar="[GPU]...", help="Numbers or UUIDs; default: all.")
-    ] = None,
+    chosen: Annotated[list[str] | None, typer.Argument(metavar="GPU", help="Numbers or UUIDs; default: all.")] = None,
     compute: Annotated[
         Compute | None, typer.Option(help="Admins: how containers share computing: in turns, or as the driver does.")
     ] = None,
@@ -242,7 +240,7 @@ def _most(limit: Any, words: Callable[[Any], str]) -> str:
 
 
 def policy(
-    name: Annotated[str | None, typer.Argument(metavar="[POLICY]", help="Admins: use this policy from now on.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="POLICY", help="Admins: use this policy from now on.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show or choose the policy: who gets free GPU memory first."""
@@ -270,11 +268,11 @@ def forecast(
         list[str] | None, typer.Option("--constraint", metavar="CONSTRAINT", help="As for run.")
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option("--ttl", metavar="DURATION", help="Time limit: what comes later is no matter.")
+        str | None, typer.Option("--ttl", metavar="DURATION", help="Time limit: ignore what begins later.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Tell whether a launch would fit now, without launching it. If not: what it would wait for, and exit code 1."""
+    """Check whether a launch would fit now. If not: what it would wait for, and exit code 1."""
     client = connect()
     asks = ",".join(constraints or ())
     lasts = {} if ttl is None else {"ttl_seconds": round(options.duration("ttl_seconds", ttl) or 0)}

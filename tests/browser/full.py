@@ -88,13 +88,9 @@ def notifications(made: list[Container]) -> None:
     )
     for number, container in enumerate(made[-30:]):
         text = f'"{container.name}" waits for memory. {container.queue_reason}'
-        episode = Episode.objects.create(
-            key=f"waiting:{container.pk}",
-            kind="waiting",
-            person=container.owner.username,
-            container=container.name,
-            message=text,
-            began_at=rows.ago(900),
+        whose = {"kind": "waiting", "person": container.owner.username, "container": container.name}
+        episode, _ = Episode.objects.update_or_create(  # a site that runs may have made it already
+            key=f"waiting:{container.pk}", defaults={**whose, "message": text, "began_at": rows.ago(900)}
         )
         sent = {"done_at": rows.ago(890), "outcome": "sent"} if number % 3 else {"error": "It took longer than 20 s."}
         Delivery.objects.create(

@@ -86,4 +86,6 @@ def main(folder: Path, wanted: list[str], of_a_lab: bool = False) -> int:
 
 if __name__ == "__main__":
     rest = [given for given in sys.argv[1:] if given != "--lab"]
+    if not rest or "--help" in rest:
+        sys.exit(__doc__)
     sys.exit(main(Path(rest[0]), rest[1:], "--lab" in sys.argv))

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from unittest.mock import Mock
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from appliance.cli.errors import Problem
@@ -132,6 +133,14 @@ def test_help_at_eighty_columns_cuts_no_line(monkeypatch):
     assert "forecast" in output
     long = [line for line in output.splitlines() if line.endswith("...") or len(line) > 80]
     assert long == ["Usage: gpushare [OPTIONS] COMMAND [ARGS]..."]
+
+
+def test_help_of_each_command_is_at_most_eighty_columns_wide_and_has_brackets_once(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in typer.main.get_command(app).commands:
+        output = CliRunner().invoke(app, [name, "--help"], terminal_width=80).stdout
+        assert f"Usage: gpushare {name} " in output
+        assert [line for line in output.splitlines() if len(line) > 80 or "[[" in line] == []
 
 
 def _container(name, used, age=0):

@@ -29,7 +29,7 @@ def _limit(what: str, metavar: str = "N") -> Any:
 
 def allowances(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Account or group; default: all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Account or group; default: all.")] = None,
     group: Annotated[bool, typer.Option("--group", help="NAME is a group or a role.")] = False,
     gpu_memory: Annotated[str | None, _limit("Sum of quotas: 40GiB.", "SIZE")] = None,
     containers: Annotated[str | None, _limit("Running containers.")] = None,

@@ -14,7 +14,7 @@ from appliance.cli.text import table
 
 
 def groups(
-    name: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="Default: all groups.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="GROUP", help="Default: all groups.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Create this group.")] = False,
     add: Annotated[list[str] | None, typer.Option("--add", metavar="NAME", help="Add a member; repeatable.")] = None,
     remove: Annotated[

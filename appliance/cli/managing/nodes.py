@@ -14,7 +14,7 @@ from appliance.cli.text import age, size, table
 
 
 def nodes(
-    name: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Default: all hosts.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NODE", help="Default: all hosts.")] = None,
     drain: Annotated[
         bool, typer.Option("--drain", help="Admins: take no new launches; containers keep running.")
     ] = False,
@@ -24,7 +24,7 @@ def nodes(
         typer.Option("--label", metavar="NAME=VALUE", help="Admins: set a label; NAME= removes it."),
     ] = None,
     invite: Annotated[
-        bool, typer.Option("--invite", help="Admins: print the command by which a host of this name joins once.")
+        bool, typer.Option("--invite", help="Admins: print the join command for a host of this name.")
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Admins: remove a host that is away and empty.")] = False,
     force: Annotated[

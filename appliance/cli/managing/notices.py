@@ -21,7 +21,7 @@ class Then(StrEnum):
 
 
 def notice(
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="Admins: tell everybody.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Admins: announce this.")] = None,
     node: Annotated[str | None, typer.Option(metavar="NODE", help="About this node; default: all.")] = None,
     gpu: Annotated[str | None, typer.Option(metavar="GPU", help="About this GPU (number or UUID).")] = None,
     begins_at: Annotated[

@@ -23,7 +23,7 @@ class Role(StrEnum):
 
 
 def people(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: all accounts.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: all accounts.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Create this account.")] = False,
     role: Annotated[Role | None, typer.Option(help="New role.")] = None,
     enable: Annotated[bool, typer.Option("--on", help="Enable the account.")] = False,

@@ -25,8 +25,8 @@ def reserve(
     node: Annotated[str | None, typer.Option(metavar="NODE", help="On this node.")] = None,
     user: Annotated[str | None, typer.Option(metavar="USER", help="Admins: for this person.")] = None,
     group: Annotated[str | None, typer.Option(metavar="GROUP", help="For all members of a group.")] = None,
-    daily: Annotated[int | None, typer.Option(metavar="TIMES", help="Each day, so often.")] = None,
-    weekly: Annotated[int | None, typer.Option(metavar="TIMES", help="Each week, so often.")] = None,
+    daily: Annotated[int | None, typer.Option(metavar="TIMES", help="Repeat daily: number of days.")] = None,
+    weekly: Annotated[int | None, typer.Option(metavar="TIMES", help="Repeat weekly: number of weeks.")] = None,
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Default: this machine's: Europe/Berlin.")] = None,
     end_others: Annotated[
         bool, typer.Option("--end-others", help="End containers that cannot be moved; default: begin with less.")
@@ -55,7 +55,7 @@ def reserve(
 
 
 def reservations(
-    cancel: Annotated[int | None, typer.Option(metavar="ID", help="Take it back, or end it now.")] = None,
+    cancel: Annotated[int | None, typer.Option(metavar="ID", help="Cancel it, or end it if it has begun.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """List reservations that are not over, and cancel them."""

@@ -22,7 +22,7 @@ def keys(
     add: Annotated[
         str | None, typer.Option(metavar="FILE", help="Add the public key in FILE; -: standard input; auto: yours.")
     ] = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="With --add: default: the key's comment.")] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="With --add: its name; default: the key's comment.")] = "",
     remove: Annotated[int | None, typer.Option(metavar="ID", help="Remove a key.")] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -17,8 +17,10 @@ SHOWN = 50  # entries of the audit log, if no number is given
 
 def tokens(
     create: Annotated[str | None, typer.Option(metavar="NAME", help="Create a token; it is printed once.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="With --create: it changes nothing.")] = False,
-    days: Annotated[int | None, typer.Option(metavar="DAYS", min=1, help="With --create: it ends then.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="With --create: it cannot change anything.")] = False,
+    days: Annotated[
+        int | None, typer.Option(metavar="DAYS", min=1, help="With --create: days until it expires.")
+    ] = None,
     revoke: Annotated[int | None, typer.Option(metavar="ID", help="End a token.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -50,8 +52,10 @@ def _row(token: Json, now: Any) -> tuple[str, ...]:
 
 def audit(
     actor: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this person did.")] = None,
-    action: Annotated[str | None, typer.Option(metavar="ACTION", help="Only this: kill, launch, sign-in, …")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only what was done to this.")] = None,
+    action: Annotated[
+        str | None, typer.Option(metavar="ACTION", help="Only this action: kill, launch, sign-in, …")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only entries about this target.")] = None,
     last: Annotated[int, typer.Option("-n", "--last", metavar="N", min=1, max=1000, help="Number of entries.")] = SHOWN,
     as_json: options.Json = False,
 ) -> None:

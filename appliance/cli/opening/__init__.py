@@ -17,16 +17,19 @@ def open_(
     container: options.Container,
     port: Annotated[
         int,
-        typer.Argument(metavar="[PORT]", help="Default: its own, or the only one that listens.", max=65535),
+        typer.Argument(
+            metavar="PORT", help="Default: its own, or the only one that listens.", max=65535, show_default=False
+        ),
     ] = 0,
     local_port: Annotated[
-        int, typer.Option(metavar="PORT", help="Port on this machine; default: a free one.", max=65535)
+        int,
+        typer.Option(metavar="PORT", help="Port on this machine; default: a free one.", max=65535, show_default=False),
     ] = 0,
     path: Annotated[str, typer.Option(metavar="PATH", help="Path to open, such as /lab?token=….")] = "/",
     browser: Annotated[bool, typer.Option(help="Open the browser, or only print the address.")] = True,
     as_json: options.Json = False,
 ) -> None:
-    """Open an application in a container in your browser. JupyterLab, TensorBoard, … Ctrl-C ends it."""
+    """Open an application in a container in your browser. Ctrl-C ends it."""
     import asyncio  # the help of all commands does not wait for these
 
     from appliance.cli.opening.listening import Opened
