@@ -135,16 +135,16 @@ def _gives_too_much(state: State, effect: Preempt) -> Iterator[str]:
             for node in tree.way(name):
                 share[node] += part * state.gpus[gpu].capacity
         if held[mine] <= share[mine]:
-            yield f"{told}: {mine} holds no more than its share of {gpu}"
+            yield f"{effect}: {mine} holds no more than its share of {gpu}"
         if gpu in waiter.quota and len(waiter.quota) == 1:
             comes = waiter.quota[gpu] - waiter.leased.get(gpu, 0)
             group, *inside = tree.way(giver.owner)
             if mine not in inside and max(0, share[mine] - held[mine] + goes) >= min(
                 comes, share[theirs] - held[theirs]
             ):
-                yield f"{told}: {mine} lacks more of {gpu} than {theirs} gains"
+                yield f"{effect}: {mine} lacks more of {gpu} than {theirs} gains"
             if mine in inside and share[group] - held[group] + goes - comes > max(0, share[group] - held[group]):
-                yield f"{told}: {group} lacks more of {gpu}"
+                yield f"{effect}: {group} lacks more of {gpu}"
 
 
 def _goes_on(state: State) -> Iterator[str]:
