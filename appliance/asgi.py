@@ -22,11 +22,19 @@ from web.http.gate import Application, Gate, Receive, Send  # noqa: E402
 from web.http.sockets import Sockets  # noqa: E402
 from web.live.consumer import DashboardConsumer  # noqa: E402
 
+
+async def link(*connection: Any) -> None:
+    from web.relay.links import link  # asyncssh takes 20 MiB that one host alone does not need
+
+    await link(*connection)
+
+
 sockets = [
     path("ws/dashboard/", DashboardConsumer.as_asgi()),
     path("ws/containers/<uuid:pk>/console/", ConsoleConsumer.as_asgi()),
     path("ws/containers/<uuid:pk>/exec/", ExecConsumer.as_asgi()),
     path("ws/containers/<uuid:pk>/ports/<int:port>/", PortConsumer.as_asgi()),
+    path("ws/nodes/<str:name>/", link),  # type: ignore[arg-type]  # ASGI's
 ]
 
 

@@ -41,7 +41,7 @@ def join(asked: argparse.Namespace) -> str:
     path = Path(asked.file).resolve()  # the link itself stays
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise NotJoined(f"{path} cannot be written: run this as root.")
-    settings = ask(asked.url, asked.token, asked.name)
+    settings = ask(asked.url, asked.token, asked.name) | {"GPUSHARE_WEB": asked.url.rstrip("/")}
     try:
         write(path, settings)
     except ValueError as error:

@@ -197,6 +197,8 @@ GPUSHARE_AUDIT_KEY = environment.hexadecimal("GPUSHARE_AUDIT_KEY", 64)
 # Where nodes that join find the database (host:port) and Redis (a URL), if that is not where it is found here.
 GPUSHARE_NODES_DATABASE = environment.text("GPUSHARE_NODES_DATABASE")
 GPUSHARE_NODES_REDIS = environment.text("GPUSHARE_NODES_REDIS")
+# Of a node: where the web side is, if that is on another host (web/relay/).
+GPUSHARE_WEB = environment.address("GPUSHARE_WEB")
 
 GPUSHARE_BUDGETS = budgets.read(os.environ)
 # Bytes of a request's body; the largest sensible launch is under 1 MiB. Both the same, so that nothing goes to disk.

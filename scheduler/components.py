@@ -99,7 +99,7 @@ class Components:
         self.server = Server(self.home / "sockets", self.sessions, sftp=_sftp_in(self.home))
         self.shared = shared = SharedParts(self.home, gpus, engine, store, broker, self.roster, self.server)
         self.consoles = Consoles(engine, broker, self.home)
-        self.relay = Relay(self.home, store.records.relay_orders)
+        self.relay = Relay(self.home, lambda key: store.node(link_key=key))
         self.memory = HostMemory()
         self.intents = Intents(store)
         self.dispatcher = Dispatcher(engine.placer, engine, store) if engine.placer else None

@@ -1,5 +1,5 @@
-"""The channel of a host's scheduler: its messages mean "look again": at the commands, at the orders of the web side of
-another host (web/relay/), at people's shares or at reservations, and nothing else."""
+"""The channel of a host's scheduler: its messages mean "look again": at the commands, at people's
+shares or at reservations, and nothing else."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -159,7 +159,7 @@ class Scheduler(Components):
     def _heard(self) -> dict[str, Callable[[], None]]:
         """Hint → what it wakes."""
         return {
-            "wake": self.commands.wake, "relay": self.relay.wake, "shares": self.fair_share.wake,
+            "wake": self.commands.wake, "shares": self.fair_share.wake,
             "planned": self.planner.wake, "reservations": self.reservations.wake,
         }  # fmt: skip
 
@@ -194,7 +194,7 @@ class Scheduler(Components):
             Part("forecasts", self.forecasts.look),
             Part("changes shown", self.report.run),
             Part("use inside leases", self.report.glance),
-            Part("consoles of other hosts", self.relay.run),
+            *([Part("link to the web side", self.relay.run)] if settings.GPUSHARE_WEB else []),
             Part("leftovers", self.leftovers.look),
             Part("fair share", self.fair_share.run),
             Part("reservations", self.reservations.run),

@@ -1,8 +1,8 @@
 """Who answers strangers: where root starts the appliance, its web process is a user without rights.
 
-What that user may touch is short. It writes the database and hints, reads the containers' output and rings at their
-consoles: four folders of GPUSHARE_HOME, which belong to its group (FOLDERS). It reads the program that it is. The key
-that signs sessions it has in its memory, from before it was nobody.
+What that user may touch is short. It writes the database and hints, reads the containers' output, rings at their
+consoles and leads to other hosts: five folders of GPUSHARE_HOME, which belong to its group (FOLDERS). It reads the
+program that it is. The key that signs sessions it has in its memory, from before it was nobody.
 
 The folder of the database belongs to that user. Root opens no database there: a process of that user does so for it
 (appliance/sqlite_by_owner).
@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 USUAL = "gpushare-web"
 UNUSED = 60706  # from here on no distribution gives numbers away; and a container with only 65,536 of them has it
-FOLDERS = {DATABASE: 0o2770, "hints": 0o2770, "logs": 0o2750, "consoles": 0o2750}  # setgid: so is what is made there
+# setgid: so is what is made there
+FOLDERS = {DATABASE: 0o2770, "hints": 0o2770, "logs": 0o2750, "consoles": 0o2750, "nodes": 0o2770}
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000

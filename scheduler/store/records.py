@@ -9,7 +9,7 @@ from django.db.models import Exists, Q
 from scheduler.store.database import Database, Here
 from scheduler.store.node_lease import held
 from scheduler.store.node_snapshot import NodeSnapshot
-from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node, RelayOrder
+from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
 from web.models.records import secrets
 
 T = TypeVar("T")
@@ -33,10 +33,6 @@ class Records:
         if self._here.alone:
             return []
         return await self._ask(_commands, self._here)
-
-    async def relay_orders(self) -> list[RelayOrder]:
-        """What the web side of another host wants to be shown of containers here. Each is taken by that."""
-        return [] if self._here.alone else await self._ask(_relay_orders, self._here)
 
     async def living(self) -> list[Container]:
         """Containers that have not ended and were launched here, with their claims."""
@@ -115,11 +111,6 @@ def _commands(here: Here) -> list[Command]:
     people = [*secrets("container__owner"), *secrets("issued_by")]
     found = Command.objects.filter(ours, done_at=None).select_related("container__owner", "issued_by")
     return list(found.order_by("number", "created_at").defer(*people))
-
-
-def _relay_orders(here: Here) -> list[RelayOrder]:
-    ours = RelayOrder.objects.filter(node__in=held(here), container__node=here.node)
-    return [order for order in ours if RelayOrder.objects.filter(pk=order.pk).delete()[0]]
 
 
 def _living(node: int) -> list[Container]:

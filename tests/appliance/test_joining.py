@@ -45,7 +45,7 @@ def test_it_writes_what_it_was_given_and_keeps_what_was_there(asked, monkeypatch
     answers(monkeypatch, 200, GOOD)
     joining.join(asked)
     assert Path(asked.file).read_text().startswith(KEPT)
-    assert envfile.read(Path(asked.file)) == {"GPUSHARE_GPUS": "sim:1x1GiB", **GOOD}
+    assert envfile.read(Path(asked.file)) == {"GPUSHARE_GPUS": "sim:1x1GiB", **GOOD, "GPUSHARE_WEB": asked.url}
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -71,11 +71,6 @@ def of_another(site: Site, gpu2: dict[str, str]) -> dict[str, Any]:
         "processes) VALUES (%s, 999, 5, 5, 5, 5, 0, 0, 0, '[]')",
         theirs,
     )
-    site.sql(
-        "INSERT INTO web_relayorder (id, node_id, container_id, kind, key, created_at) SELECT gen_random_uuid(), n.id, "
-        "%s::uuid, 'terminal', 'x', now() FROM web_node n WHERE n.name = 'gpu3'",
-        theirs,
-    )
     return {"theirs": theirs, "mine": container}
 
 
@@ -157,8 +152,6 @@ REFUSED = {
     "a pause of another's": command("pause", "%(theirs)s", "gpu2"),
     "a pause by another": command("pause", "%(mine)s", "gpu3"),
     "a pause by somebody": command("pause", "%(mine)s", "gpu2", issued_by="1"),
-    "to be shown what it has not": "INSERT INTO web_relayorder (id, node_id, container_id, kind, key, created_at) "
-                                   "SELECT gen_random_uuid(), n.id, %(theirs)s, 'output', 'x', now() FROM web_node n",
     "an event of another's": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, detail, "
                              "seal_id) SELECT now(), 'ended', %(theirs)s, 0, 0, '', '', number + 1 FROM web_chain",
     "an event under an old seal": "INSERT INTO web_allocationevent (at, kind, container_id, bytes, waited, policy, "
@@ -184,10 +177,10 @@ UNTOUCHED = {
     "another's container": "UPDATE web_container SET reason = 'x' WHERE id = %(theirs)s",
     "another's claim": "UPDATE web_claim SET used = 0 WHERE container_id = %(theirs)s",
     "another's name": "UPDATE web_node SET holder = 'x' WHERE name <> 'gpu2'",
+    "another's link": "UPDATE web_node SET link_key = 'x' WHERE name <> 'gpu2'",
     "another's node": "UPDATE web_node SET policy = 'x' WHERE name <> 'gpu2'",
     "another's card": "UPDATE web_gpu SET total = 0 WHERE id = 999",
     "another's samples": "DELETE FROM web_usagesample WHERE gpu_id = 999",
-    "what is to be shown of another": "DELETE FROM web_relayorder",
     "another's commands": "UPDATE web_command SET message = 'x' WHERE container_id = %(theirs)s",
 }
 
@@ -234,6 +227,16 @@ def test_role_reads_no_other_nodes_containers(gpu2: dict[str, str], of_another: 
     assert of_another["mine"] in found
     assert of_another["theirs"] not in found
     assert len(held) >= 2  # but what its owner holds on all nodes counts
+
+
+def test_output_comes_over_the_link_that_its_scheduler_keeps(
+    site: Site, gpu2: dict[str, str], of_another: dict[str, Any]
+) -> None:
+    """Under its own keys, and without a Redis."""
+    said = launched(site, "says", command=["sh", "-c", "echo here; exec sleep 3600"])
+    token = (site.main.home / "admin-token").read_text().strip()
+    address = f"http://{site.main.address}/api/v1/containers/{said}/logs/"
+    until(lambda: http.get(address, headers={"Authorization": f"Token {token}"}).text == "here\n")
 
 
 MOUNTS = """

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 
 from tests.support.appliance import ROOT, WORKLOAD, followed, http, until
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import Redis, running_redis
 from tests.support.tables import with_tables
+from web.relay.paths import short
 from web.sizes import parse_size
 
 CONTEXT = 66 << 20  # bytes, on a simulated card
@@ -50,7 +52,7 @@ class Cluster:
         return self.folder / name
 
     def environ(self, name: str, **more: str) -> dict[str, str]:
-        cards = {"GPUSHARE_GPUS": self.cards[name]} if name in self.cards else {}
+        cards = {"GPUSHARE_GPUS": self.cards[name], "GPUSHARE_WEB": self.url} if name in self.cards else {}
         return self._common | {"GPUSHARE_HOME": str(self.home(name)), "GPUSHARE_NODE": name} | cards | more
 
     def start_web(self) -> None:
@@ -131,6 +133,23 @@ class Cluster:
     def is_alive(self, name: str) -> bool:
         return name in self.alive()
 
+    def is_linked(self, name: str) -> bool:
+        """To the web side, and alive."""
+        if not self.is_alive(name):
+            return False
+        folder = self.home("web") / "nodes"
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as calling:
+            with short(folder, f"{self._number(name)}.output") as path:
+                calling.connect(path)
+            return True
+        return False
+
+    def _number(self, name: str) -> int:
+        with psycopg.connect(self.postgres.url) as database:
+            found = database.execute("SELECT id FROM web_node WHERE name = %s", [name]).fetchone()
+        assert found
+        return int(found[0])
+
     def hold(self, size: str, quota: str = "", user: str = "", **fields: Any) -> Any:
         """Launches a container that takes `size` and keeps it; its quota is as much as that needs, or `quota`."""
         command = [WORKLOAD, "--bytes", size, "--chunks", "1", "--hold", "3600"]
@@ -155,7 +174,7 @@ class Cluster:
         for name in self.cards:
             if name not in self._services or self.process(name).poll() is not None:
                 self.start(name)
-        until(lambda: self.alive() >= set(self.cards))
+        until(lambda: all(map(self.is_linked, self.cards)))
         self.end_all()
 
     def close(self) -> None:
@@ -179,7 +198,7 @@ def running_cluster(folder: Path, **cards: str) -> Iterator[Cluster]:
         until(lambda: cluster.is_alive(first))
         for name in others:
             cluster.start(name)
-        until(lambda: cluster.alive() >= set(cards))
+        cluster.make_whole()
         try:
             yield cluster
         finally:

@@ -30,7 +30,6 @@ EXCEPTIONS = {
         "tests/card/test_gates.py::_run",
         "tests/engines/test_docker_logs.py::slowly",
         "tests/kubernetes/cluster/pods.py::_tell",
-        "tests/nodes/test_relay.py::test_a_long_log_to_a_slow_reader_is_bounded_on_its_way_and_whole_at_its_end",
         "tests/web/test_many_nodes.py::read",
     ),
     "something must not happen: a machine that is slower finds less, and fails nothing": (

@@ -22,10 +22,10 @@ def test_a_refusal_of_no_status_is_no_refusal(status):
 
 @pytest.mark.django_db(transaction=True)
 async def test_a_host_that_hangs_up_again_and_again_is_asked_once_a_second(monkeypatch, ada):
-    """Each time costs an order in the database, and a hint."""
+    """Each time costs a look at the database, and a stream."""
     asked, answering = [], []
 
-    async def reach(node, container, kind):
+    async def reach(node, kind):
         asked.append(kind)
         near, far = socket.socketpair()
         answering.append(asyncio.create_task(open_and_hang_up(far)))

@@ -38,10 +38,10 @@ from web.console.frames import (
     refusal,
 )
 from web.errors import Problem, conflict, invalid, not_found
-from web.models import Container, RelayOrder
+from web.models import Container
 from web.people import visitor
 from web.people.roles import Deed, require, require_steering
-from web.relay.reaching import found_elsewhere, reach
+from web.relay.reaching import Kind, found_elsewhere, reach
 from web.spec.requests import ExecSpec
 
 BAD_FRAME = Problem("bad_frame", "This is not what a console sends.", 400)
@@ -91,7 +91,7 @@ class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _connect(self) -> Line:
         """To the scheduler that runs it, on whichever host. Raises Problem."""
         if node := await found_elsewhere(self.container):
-            connection = await reach(node, self.container, RelayOrder.Kind.TERMINAL)
+            connection = await reach(node, Kind.TERMINAL)
             return Line(*await asyncio.open_unix_connection(sock=connection, limit=2 * PAYLOAD_LIMIT))
         return await connect(settings.GPUSHARE_HOME)
 

@@ -19,13 +19,14 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from web.errors import Problem, invalid
+from web.relay.paths import short
 
 PAYLOAD_LIMIT = 64 << 10  # bytes
 WINDOW = 256 << 10  # bytes
@@ -56,7 +57,7 @@ class FrameKind(IntEnum):
     REFUSED = 7  # {"status", "error"} as REST would answer
     EXIT = 8  # the exit code of what EXEC has started, four bytes, big-endian, signed; just before the END
     EXEC = 9  # {"container", "command", "interactive", "tty", "rows", "columns", "streams"}
-    LOG = 10  # {"tail", "start", "follow"}: of another host's container, of its output (web/console/relayed.py)
+    LOG = 10  # {"container", "tail", "start", "follow"}: output of another host's container (relayed.py)
     LOGGED = 11  # where in the output this is, eight bytes, big-endian, and the bytes
     CONNECT = 12  # {"container", "port"}: OPEN comes with a socket (SCM_RIGHTS), or over a relay the bytes follow
 
@@ -158,14 +159,9 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
 
 
-@contextlib.contextmanager
-def socket_path(home: Path) -> Iterator[str]:
-    """In fewer than the 108 bytes of a UNIX address, however deep `home` is. Raises OSError if there is no folder."""
-    folder = os.open(home / "consoles", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/console.sock"
-    finally:
-        os.close(folder)
+def socket_path(home: Path) -> contextlib.AbstractContextManager[str]:
+    """Raises OSError if there is no folder."""
+    return short(home / "consoles", "console.sock")
 
 
 async def connect(home: Path) -> Line:

@@ -23,9 +23,9 @@ from web.budgets import Place, Places
 from web.console.consumer import ConsoleConsumer, asked_for
 from web.console.frames import AWAY, HIGHEST_PORT, PORT, WAKING, ask_now, connect_to_port, connecting
 from web.errors import Problem, invalid
-from web.models import Container, RelayOrder
+from web.models import Container
 from web.people.roles import require_opening
-from web.relay.reaching import found_elsewhere, reach
+from web.relay.reaching import Kind, found_elsewhere, reach
 
 CHUNK = 64 << 10  # bytes of a message
 LOOK_AGAIN = 0.25  # seconds until it is asked again whether a container's memory is back
@@ -108,7 +108,7 @@ async def _reached_now(container: Container, port: int) -> tuple[socket.socket, 
         async with _connecting.setdefault(container.pk, asyncio.Semaphore(AT_ONCE)):
             connection, answer = await connect_to_port(settings.GPUSHARE_HOME, container.pk, port)
     else:
-        connection = await reach(node, container, RelayOrder.Kind.PORT)
+        connection = await reach(node, Kind.PORT)
         answer = await asyncio.to_thread(ask_now, connection, connecting(container.pk, port))
     if len(answer) != PORT.size:
         connection.close()

@@ -19,23 +19,22 @@ from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from web.console import output
 from web.console.frames import PAYLOAD_LIMIT, BadFrame, Frame, FrameKind, Line, ask, ask_now
 from web.errors import Problem
-from web.models import Container, RelayOrder
+from web.models import Container
 from web.people import visitor
-from web.relay.reaching import found_elsewhere, reach
+from web.relay.reaching import Kind, found_elsewhere, reach
 
 AGAIN = 1.0  # seconds
 PATIENCE = 300.0  # seconds that a host may be away in the middle
 PLACE = struct.Struct("!Q")
-KIND = RelayOrder.Kind.OUTPUT
 
 
 class BrokenOff(Exception):
     """Some of the output was not sent. Whoever reads it is to see that its end is none."""
 
 
-def begin(connection: socket.socket, tail: int | None, *, follow: bool) -> None:
+def begin(connection: socket.socket, container: Container, tail: int | None, *, follow: bool) -> None:
     """Asks for a container's output, for threads that may wait: `written` and `followed` go on. Raises Problem."""
-    ask_now(connection, _log(tail, None, follow=follow))
+    ask_now(connection, _log(container, tail, None, follow=follow))
 
 
 async def written(container: Container, tail: int | None, connection: socket.socket | None) -> AsyncIterator[bytes]:
@@ -101,8 +100,8 @@ class _Far:
         deadline = time.monotonic() + PATIENCE
         while not self._allowed.done() and (node := await found_elsewhere(self._container)):
             try:
-                line = await _line(await reach(node, self._container, KIND))
-                return await ask(line, _log(self._tail, self._position, follow=self._follow))
+                line = await _line(await reach(node, Kind.OUTPUT))
+                return await ask(line, _log(self._container, self._tail, self._position, follow=self._follow))
             except Problem as problem:
                 if problem.code == output.UNREADABLE:
                     raise BrokenOff(problem.message) from None
@@ -149,8 +148,9 @@ class _Far:
             reading.cancel()
 
 
-def _log(tail: int | None, start: int | None, *, follow: bool) -> Frame:
-    return FrameKind.LOG, json.dumps({"tail": tail, "start": start, "follow": follow}).encode()
+def _log(container: Container, tail: int | None, start: int | None, *, follow: bool) -> Frame:
+    asked = {"container": str(container.pk), "tail": tail, "start": start, "follow": follow}
+    return FrameKind.LOG, json.dumps(asked).encode()
 
 
 async def _line(connection: socket.socket) -> Line:

@@ -6,7 +6,7 @@ import base64
 import logging
 import re
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
 import asyncssh
@@ -22,6 +22,7 @@ from web.door.sockets import Socket
 from web.door.visit import Visit, admitted, admitted_by_certificate
 from web.errors import Problem
 from web.people import ssh_keys, visitor
+from web.relay.carrying import Held
 
 T = TypeVar("T")
 
@@ -141,7 +142,7 @@ class Guest(asyncssh.SSHServer):
         except Problem as problem:
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, problem.message) from None
         await _note(visit, "port-opened", port=port)
-        _, inner = await asyncio.get_running_loop().create_connection(lambda: _Inner(place.free), sock=connection)
+        _, inner = await asyncio.get_running_loop().create_connection(lambda: Held(place.free), sock=connection)
         if self._gone:  # asyncssh drops what comes too late
             inner.close()
             raise GONE
@@ -188,35 +189,8 @@ def _authorities(visits: list[Visit]) -> Iterator[str]:
             yield f'cert-authority,principals="{name}",person="{visit.user.pk}",authority="{signed_by}" {key}'
 
 
-class _Inner(SSHForwarder):
-    """The container's end of a forwarded connection."""
-
-    def __init__(self, free: Callable[[], None]) -> None:
-        super().__init__()
-        self._free = free
-        self._full = False
-
-    def pause_writing(self) -> None:
-        self._full = True
-        asyncio.get_running_loop().call_soon(self._hold)
-
-    def _hold(self) -> None:
-        """As in programs.py."""
-        if self._full:
-            super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self._full = False
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._free()
-
-
 async def open_door(listener: socket.socket) -> asyncssh.SSHAcceptor:
     """Lets people in until it is closed."""
-    logging.getLogger("asyncssh").setLevel(logging.WARNING)  # it would log each command
     pem = ssh_keys.host_key().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return await asyncssh.listen(
         sock=listener,

@@ -25,8 +25,8 @@ from web.console.frames import (
     start_with_streams,
 )
 from web.errors import Problem
-from web.models import Container, RelayOrder
-from web.relay.reaching import found_elsewhere, reach
+from web.models import Container
+from web.relay.reaching import Kind, found_elsewhere, reach
 
 CHUNK = 128 << 10  # bytes
 WENT_AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
@@ -175,7 +175,7 @@ async def start(container: Container, program: dict[str, Any]) -> Streams:
     if node is None:
         line = await connect(settings.GPUSHARE_HOME)
     else:
-        connection = await reach(node, container, RelayOrder.Kind.TERMINAL)
+        connection = await reach(node, Kind.TERMINAL)
         line = Line(*await asyncio.open_unix_connection(sock=connection, limit=2 * PAYLOAD_LIMIT))
     return Framed(await ask(line, asked))
 

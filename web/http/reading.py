@@ -12,7 +12,7 @@ from web.errors import Problem
 from web.models import Container
 from web.people import visitor
 from web.people.roles import require_steering
-from web.relay.reaching import elsewhere, reach_now
+from web.relay.reaching import Kind, elsewhere, reach_now
 
 
 class Lasting(StreamingHttpResponse):
@@ -60,6 +60,6 @@ def _begun(container: Container, tail: int | None, *, follow: bool) -> socket.so
     node = None if output.is_here(container.pk) else elsewhere(container)
     if node is None:
         return None
-    connection = reach_now(node, container, relayed.KIND)
-    relayed.begin(connection, tail, follow=follow)
+    connection = reach_now(node, Kind.OUTPUT)
+    relayed.begin(connection, container, tail, follow=follow)
     return connection

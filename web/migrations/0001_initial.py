@@ -149,6 +149,7 @@ class Migration(migrations.Migration):
                 ('last_event', models.BigIntegerField(default=0, help_text='The number of its last event that is written here.')),
                 ('outbox', models.CharField(blank=True, help_text='Which outbox of its host gave the numbers.', max_length=36)),
                 ('skew', models.FloatField(default=0, help_text="Seconds by which its clock is ahead of the database's.")),
+                ('link_key', models.CharField(blank=True, help_text='Of its scheduler, for the link to the web side (web/relay/).', max_length=100)),
                 ('role', models.CharField(blank=True, help_text='Its own PostgreSQL role; empty: it has none.', max_length=63)),
             ],
         ),
@@ -510,17 +511,6 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-made_at', '-id'],
             },
-        ),
-        migrations.CreateModel(
-            name='RelayOrder',
-            fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('output', 'Output'), ('terminal', 'Terminal'), ('port', 'Port')], max_length=8)),
-                ('key', models.BinaryField(max_length=32)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('container', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='relay_orders', to='web.container')),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='relay_orders', to='web.node')),
-            ],
         ),
         migrations.CreateModel(
             name='Reservation',

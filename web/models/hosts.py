@@ -91,6 +91,9 @@ class Node(models.Model):
     last_event = models.BigIntegerField(default=0, help_text="The number of its last event that is written here.")
     outbox = models.CharField(max_length=36, blank=True, help_text="Which outbox of its host gave the numbers.")
     skew = models.FloatField(default=0, help_text="Seconds by which its clock is ahead of the database's.")
+    link_key = models.CharField(
+        max_length=100, blank=True, help_text="Of its scheduler, for the link to the web side (web/relay/)."
+    )
     role = models.CharField(max_length=63, blank=True, help_text="Its own PostgreSQL role; empty: it has none.")
 
     objects = NodeQuerySet.as_manager()

@@ -1,10 +1,10 @@
-"""What only another host has, output and terminals of its containers, without that the web side reaches that host.
+"""What only another host has, output, terminals and ports of its containers, without that the web side reaches it.
 
-Both sides reach PostgreSQL and Redis, and nothing else is asked of them. The web side writes an order, a row that only
-the node's own role may read, with a key made for this one session; a hint tells the node to look. It takes the row,
-once, and from then on the two talk over two lists in Redis (carrier.py), in messages sealed with that key. All nodes
-have the password of that Redis: who listens there sees how much passes and when, and who writes there can end a
-session, but neither read it nor say anything in it.
+The node's scheduler dials the web side: one WebSocket at its public address, kept open. In it passes ssh, by asyncssh:
+one sealed connection with a channel for each stream. The node is its server and the web side its client, so only the
+web side opens streams. It knows the node by the key that this scheduler has made at its start and written into its
+own row, where nobody else may write; the node knows the web side by a key made of its own audit key (carrying.py).
 
-What passes is a stream of bytes each way, as over a UNIX socket; web/console/frames.py says what they mean.
+Any process of the web side's host reaches a node by a UNIX socket for each kind of stream (links.py, reaching.py).
+What passes is a stream of bytes each way; web/console/frames.py says what they mean.
 """

@@ -91,7 +91,9 @@ def join(asked: Any, address: str) -> dict[str, str]:
         with transaction.atomic():
             if not good.delete()[0]:  # another host was faster
                 raise Problem("bad_token", SPENT, 403)
-            node, _ = Node.objects.update_or_create(name=spec["node"], defaults={"removed_at": None, "placer": ""})
+            node, _ = Node.objects.update_or_create(
+                name=spec["node"], defaults={"removed_at": None, "placer": "", "link_key": ""}
+            )
             password = roles.give(node)
             audit.record("gpushare", "node-joined", node.name, address=address)
     except DatabaseError as error:

@@ -37,7 +37,6 @@ from web.models import (
     Node,
     PersonShares,
     Planned,
-    RelayOrder,
     Reservation,
     ReservedGpu,
     Seal,
@@ -146,7 +145,6 @@ def _rules() -> list[Rule]:
         Rule(Usage, inserts=MY_GPU, updates=MY_GPU),
         Rule(UsageHour, reads=MY_GPU, inserts=MY_GPU, updates=MY_GPU, deletes=MY_GPU),
         Rule(Volume, reads=MINE, inserts=MINE, updates=MINE, deletes=MINE),
-        Rule(RelayOrder, reads=f"{MINE} AND {MY_CONTAINER}", deletes=f"{MINE} AND {MY_CONTAINER}"),
         Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
         Rule(Chain, updates="id = 1"),
     ]  # fmt: skip
