@@ -1,5 +1,6 @@
 """A play on two cards: containers go to the other one by hand, off a card out of service, and so that a waiter fits."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -8,7 +9,7 @@ from tests.faults.plays import _KILLED
 from tests.faults.scene import Scene
 from tests.faults.world import GIB
 from tests.support.swapped import FAILS, RESTORE
-from web.models import Claim, Gpu
+from web.models import Claim, Gpu, Node
 
 _HOLDS = "exec {workload} --bytes 2GiB --check 1MiB --hold 600"
 _COMPUTES = "exec {workload} --bytes 896MiB --check 1MiB --compute 600"
@@ -53,13 +54,14 @@ class Cards(Scene):
         self._removed()
 
     def _has_a_fault(self, first: str) -> None:
-        """NVML reports an XID once, to who listens then: one that a scheduler has not written down returns."""
-        reported = -1
+        """NVML reports an XID once, to who listens then: one that no scheduler has written down returns."""
+        reported = datetime.min.replace(tzinfo=UTC)
 
         def drained() -> bool:
             nonlocal reported
-            if reported != self.world.starts:
-                reported = self.world.starts
+            seen = Node.objects.values_list("seen_at", flat=True).get()
+            if seen and seen - reported > timedelta(seconds=10):  # who has only begun does not listen yet
+                reported = seen
                 self.world.card(f"sim_card_xid 0 {XID}")
             return self._drained(first)
 
