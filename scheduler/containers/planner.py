@@ -55,6 +55,7 @@ class Planner:
         self._queue = Queue()
         self._times: list[tuple[float, str]] = []  # when to look at one again: seconds since 1970
         self._blocked: dict[str, tuple[str, str, list[str]]] = {}  # person → why nothing more may run: what, and where
+        self._asked = set[str]()  # people of whom one more might run when that was asked, and of whom none began since
         self._shown: dict[str, tuple[int | None, str]] = {}
         self._woken = asyncio.Event()
         self._read, self._heard = True, set[str]()
@@ -277,6 +278,10 @@ class Planner:
         """Puts those that may begin into the memory queue, and begins what has been served there. Other work is done
         between two."""
         while True:
+            self._asked &= self._queue.people.keys()
+            for person in sorted(self._queue.people.keys() - self._asked - self._blocked.keys()):
+                first = self._queue.people[person][0]
+                await self._ask(person, first.id, list(first.shape.gpus))  # else others would wait for it first
             stands = ((each.container, self._plans[each.id]) for each in self._queue.known.values())
             self._broker.planned = {id_: (plan.name, plan.shape.lasts) for id_, plan in stands}
             state = partial(getattr, self._broker, "state")
@@ -301,6 +306,7 @@ class Planner:
             raise
         else:
             self._queue.drop(plan.id)
+            self._asked.discard(plan.owner)
             if made is None:  # it is not what was read, as when people have changed it just now
                 self._began = False
                 self.wake()
@@ -320,17 +326,22 @@ class Planner:
         return await self._store.write_by(ask, self._store.here, plan.id, run, gpus, now, self._store.require_name)
 
     async def _unblock(self) -> None:
-        """People who may have more running again. Who may not is asked before others would wait for it."""
+        """People who may have more running again."""
         for person, (_, id_, gpus) in list(self._blocked.items()):
-            try:
-                if (plan := self._plans.get(id_)) is not None:
-                    await self._ask_to_begin(plan, gpus, only_ask=True)
-            except Problem as problem:
-                self._blocked[person] = problem.message, id_, gpus
-                continue
-            except Never:
-                pass  # it ends when it is its turn
-            del self._blocked[person]
+            await self._ask(person, id_, gpus)
+
+    async def _ask(self, person: str, id_: str, gpus: list[str]) -> None:
+        """Whether the person may have one more running, by the one that would be next."""
+        try:
+            if (plan := self._plans.get(id_)) is not None:
+                await self._ask_to_begin(plan, gpus, only_ask=True)
+        except Problem as problem:
+            self._blocked[person] = problem.message, id_, gpus
+            return
+        except Never:
+            pass  # it ends when it is its turn
+        self._blocked.pop(person, None)
+        self._asked.add(person)
 
     # ---- what people see ----
 

@@ -211,6 +211,18 @@ async def test_cancelled_sweep_starts_nothing_more_and_ends_with_what_runs(inpro
     assert (done.ended, done.reason, len(await runs(sweep))) == ("cancelled", "Cancelled by ada.", 2)
 
 
+async def test_who_may_have_nothing_more_running_keeps_no_memory_from_others(inprocess: InProcess) -> None:
+    holder = await inprocess.launch(*HOLDS, gpu_memory=4 * GIB)
+    await inprocess.says(holder, "holding")
+    small = await plan(inprocess, "eve", gpu_memory=GIB // 8, command=["sleep", "900"])
+    await query(lambda: Allowance.objects.create(user=small.owner, containers=1))
+    await inprocess.eventually(lambda: len(inprocess.up.broker.live_containers) == 2)
+    large = await plan(inprocess, "eve", gpu_memory=4 * GIB)
+    await inprocess.passes(5)
+    assert inprocess.up.broker.state.waiting == ()
+    assert "may have 1 at once" in (await row(large)).waits
+
+
 async def test_person_has_no_more_running_than_allowed_and_the_rest_waits(inprocess: InProcess) -> None:
     sweep = await plan(inprocess, sweep={"count": 3}, gpu_memory=GIB // 8, hold=True)
     await query(lambda: Allowance.objects.create(user=sweep.owner, containers=1))
