@@ -40,7 +40,7 @@ def _read_about(path: Path) -> dict[str, Any]:
         about: dict[str, Any] = json.loads(path.read_text())
         str(about["version"]), str(about["database"]), [str(name) for name in about["migrations"]]
     except (OSError, ValueError, KeyError, TypeError):
-        raise Failed(f"The backup's {ABOUT} cannot be read, so nobody knows what it is of. Take another one.") from None
+        raise Failed(f"The backup's {ABOUT} cannot be read. Use another backup.") from None
     return about
 
 

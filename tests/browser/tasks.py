@@ -106,7 +106,7 @@ def invite_a_student(opens: Opens, named: Named) -> int:
     hand.go("People")
     hand.click(hand.page.locator("summary", has_text="New account"))
     hand.write(hand.page.get_by_label("Name", exact=True), "nina@lab.example")
-    hand.write(hand.page.get_by_label("GPU memory at most", exact=True), "4GiB")
+    hand.write(hand.page.get_by_label("GPU memory limit", exact=True), "4GiB")
     hand.click(hand.page.get_by_role("button", name="Make the account"))
     expect(hand.page.locator("#key")).to_contain_text("/join/#")
     hand.click(hand.page.get_by_role("button", name="Copy"))

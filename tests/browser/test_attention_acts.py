@@ -78,7 +78,7 @@ def test_all_that_a_person_has_of_one_kind_are_ended_in_one_go_with_a_word_for_t
 def test_what_is_offered_for_all_is_what_each_of_them_can_take(waiting, open_as):
     page = open_as("op", role="operator")
     bobs = of(page, "bob").locator("li").first
-    expect(bobs).to_contain_text("2 are paused or idle while others wait")
+    expect(bobs).to_contain_text("2 containers are paused or idle while others wait")
     expect(bobs.get_by_role("button")).to_have_text(["Free the memory of all 2", "Kill all 2"])  # one is not paused
     bobs.get_by_role("button", name="Free the memory").click()
     expect(page.get_by_role("dialog")).to_contain_text("3 GiB of GPU memory to host memory")

@@ -30,6 +30,10 @@ def test_a_person_reserves_by_keyboard_and_sees_it_in_the_week(site, open_as, sh
     bar = page.locator(".calendar rect:not(.window)").first
     assert bar.bounding_box()["width"] > 40
     assert page.locator(".calendar rect.window").count() >= 1
+    lines = (
+        "all => all.map(it => { const r = new Range(); r.selectNodeContents(it); return r.getClientRects().length; })"
+    )
+    assert set(page.locator(".calendar th + th").evaluate_all(lines)) == {2 if size == "phone" else 1}, "days alike"
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     shot(page, f"calendar-{size}")
     page.get_by_role("button", name="Cancel reservation").press("Enter")

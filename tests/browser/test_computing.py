@@ -62,7 +62,7 @@ def test_a_containers_page_says_what_it_had_and_takes_another_weight(site, open_
     Claim.objects.filter(container=made["a"].pk).update(had=910)
     expect(cells.nth(4)).to_have_text("15 min 10 s")
     page.get_by_label("Weight").fill("300")
-    page.get_by_label("Limit (percent)").fill("none")
+    page.get_by_label("GPU time limit (%)").fill("none")
     with page.expect_response(re.compile("/change/$")):
         page.locator("#computing").get_by_role("button", name="Set").click()
     command = Command.objects.get(kind="change")

@@ -65,7 +65,7 @@ def test_on_a_capped_card_foreign_memory_takes_what_does_not_fit_beside_the_cap(
     rows.container("sure", person("ann"), card, quota=3, used=1)
     Gpu.objects.update(free=2 * rows.GIB)  # the quota of `sure` is guaranteed
     page = open_as("ann")
-    expect(page.locator("p.held")).to_have_text("1 GiB held + 2 GiB reserved + 2 GiB free = 5 GiB")
+    expect(page.locator("p.held")).to_have_text("1 GiB held + 2 GiB guaranteed, not yet used + 2 GiB free = 5 GiB")
     titles = page.locator(".card .bar > *").evaluate_all("parts => parts.map(part => part.title)")
     assert titles == ["sure uses 1 GiB", "2 GiB reserved for guaranteed containers"]
     page.goto(page.url + "launch/")

@@ -59,10 +59,10 @@ def test_the_picture_says_whether_it_fits_waits_or_never_will(site, open_as):
     expect(page.locator(".preview").nth(1).locator(".bar .new:not(.short)")).to_have_count(1)
     for number in range(2):
         rows.container(f"waits-{number}", ann, full, quota=3, suspended_since=rows.ago(3))
-    expect(verdict(page, 0)).to_have_text("would wait behind 2; 1 GiB free")
+    expect(verdict(page, 0)).to_have_text("would wait behind 2 others; 1 GiB free")
     both = rows.container("waits-on-the-first", ann, full, quota=3, suspended_since=rows.ago(3))
     Claim.objects.create(container=both, gpu=free, quota=rows.GIB)
-    expect(verdict(page, 0)).to_have_text("would wait behind 3; 1 GiB free")
+    expect(verdict(page, 0)).to_have_text("would wait behind 3 others; 1 GiB free")
     expect(verdict(page, 1)).to_have_text("fits: 5 GiB free")
     quota(page).fill("6GiB")
     expect(verdict(page, 0)).to_have_text("never: the GPU has 5 GiB at most")

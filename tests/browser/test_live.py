@@ -166,7 +166,7 @@ def test_a_page_that_hears_that_its_session_is_over_breaks_off_nothing_that_was_
     expect(page.locator("#connection")).to_have_attribute("data-state", "live")
     sent: list[Route] = []
     page.route("**/me/password/", lambda route: sent.append(route))
-    for label in ("Password now", "New password", "New password again"):
+    for label in ("Current password", "New password", "New password again"):
         page.get_by_label(label, exact=True).fill("another long password")
     page.get_by_role("button", name="Change the password").click(no_wait_after=True)
     while not sent:

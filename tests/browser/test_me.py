@@ -43,13 +43,13 @@ def test_a_password_is_changed_and_a_wrong_one_is_shown_beside_its_field(site, o
     new = "another long password"
 
     def change(old: str, again: str) -> None:
-        page.get_by_label("Password now").fill(old)
+        page.get_by_label("Current password").fill(old)
         page.get_by_label("New password", exact=True).fill(new)
         page.get_by_label("New password again").fill(again)
         page.get_by_role("button", name="Change the password").click()
 
     change("wrong", new)
-    expect(page.get_by_label("Password now")).to_be_focused()
+    expect(page.get_by_label("Current password")).to_be_focused()
     expect(page.locator("#password .error")).to_contain_text("not your password")
     change(PASSWORD, "something else")
     expect(page.locator("#password .error")).to_contain_text("not the same")

@@ -96,7 +96,7 @@ def test_the_last_admin_sees_why_not(site, open_as):
     page = open_as("boss", "/people/boss/", role="admin")
     page.get_by_label("Role", exact=True).select_option("user")
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.locator(".error")).to_contain_text("nobody who may manage people")
+    expect(page.locator(".error")).to_contain_text("would leave no admin")
     assert role_of(User.objects.get(username="boss")) is Role.ADMIN
 
 
@@ -105,7 +105,7 @@ def test_a_group_is_made_filled_emptied_and_deleted(site, open_as):
     person("ada")
     page = open_as("boss", "/people/", role="admin")
     page.get_by_label("New group").fill("vision")
-    page.get_by_role("button", name="Make the group").click()
+    page.get_by_role("button", name="Create the group").click()
     page.get_by_label("Add members").fill("ada nobody")
     page.get_by_role("button", name="Add").click()
     expect(page.locator(".error")).to_contain_text('no account "nobody"')

@@ -37,7 +37,7 @@ def test_the_page_of_a_container_says_why_it_is_on_its_node(site, open_as):
     ada = person("ada", "user")
     held(node("gpu1"), ada, 10)
     node("gpu2")
-    why = "gpu1 has the most room: 12 GiB are promised to nobody on a GPU; next is gpu2, where 3 GiB are."
+    why = "gpu1 has the most room: 12 GiB is not promised on a GPU; next is gpu2, where 3 GiB is not promised."
     Container.objects.update(node_reason=why)
     page = open_as("ada", f"/containers/{Container.objects.get().pk}/", role="user")
     expect(page.get_by_text(why)).to_be_visible()

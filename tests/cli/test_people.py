@@ -37,7 +37,7 @@ def test_an_account_from_its_making_to_its_end(appliance, shell):
     assert "operator" in next(line for line in shell("people").stdout.splitlines() if line.startswith("ada@"))
     assert "disabled" in shell("people", "ada@lab.example", "--off").stdout
     assert shell("whoami", who=home).returncode == 1
-    assert shell("people", "admin", "--role", "user").stderr.startswith("gpushare: This would leave nobody")
+    assert shell("people", "admin", "--role", "user").stderr.startswith("gpushare: This would leave no admin")
 
 
 def test_a_group_its_members_and_its_allowance(shell):

@@ -111,7 +111,7 @@ async def test_a_namespace_without_an_account_and_an_allowance_that_is_used_up(l
     await lab.published()
     shown = await refused(lab, await lab.allocator.claim("1Gi", namespace="strangers"))
     assert shown == (
-        'Nobody here answers for the namespace "strangers": an admin names an account for it with '
+        'No account answers for the namespace "strangers": an admin names an account for it with '
         "GPUSHARE_KUBERNETES_PEOPLE."
     )
 

@@ -1,4 +1,4 @@
-"""A web hook is notified of what needs somebody and of its end, each once, in Alertmanager's form and signed."""
+"""A webhook is notified of what needs somebody and of its end, each once, in Alertmanager's form and signed."""
 
 import hashlib
 import hmac

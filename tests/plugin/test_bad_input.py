@@ -79,7 +79,9 @@ async def test_who_has_no_account_or_may_not_launch_is_nobodys_owner(lab: Lab, s
     answer = await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "bob"})
     assert '"bob" may not launch containers here' in answer["Err"]
     settings.GPUSHARE_PLUGIN_PEOPLE = ["*"]
-    assert (await lab.call("VolumeDriver.Create", Name="v", Opts={}))["Err"].startswith("gpushare: Say whose it is")
+    assert (await lab.call("VolumeDriver.Create", Name="v", Opts={}))["Err"].startswith(
+        "gpushare: The owner is missing"
+    )
     answer = await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "nobody"})
     assert 'There is no active account "nobody" here' in answer["Err"]
     assert (await lab.call("VolumeDriver.Create", Name="v", Opts={"owner": "eve"}))["Err"] == ""

@@ -1,4 +1,4 @@
-"""A receiver of web hooks: a real HTTP server that takes, refuses, is slow, says nothing or is not there, as asked."""
+"""A receiver of webhooks: a real HTTP server that takes, refuses, is slow, says nothing or is not there, as asked."""
 
 import json
 import socket

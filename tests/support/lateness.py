@@ -1,4 +1,4 @@
-"""How late a scheduler's loop is beside web hooks that are down, slow and hang, and how late without any.
+"""How late a scheduler's loop is beside webhooks that are down, slow and hang, and how late without any.
 
 Both in turn, several times on one appliance: what else the machine does falls on both alike.
 """

@@ -72,7 +72,7 @@ PHRASES = {
     "This needs cookies": "Cookies are needed",
     "This was not accepted": "Request refused",
     "Nothing needs anybody": "Nothing needs attention.",
-    "goes on without a word": "Shorter waits are not notified.",
+    "goes on without a word": "Shorter waits send no notification.",
     "depending on who counted": "Sizes are in KiB, MiB, GiB and TiB (powers of 1024), as in Docker.",
 }
 

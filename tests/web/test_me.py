@@ -53,7 +53,7 @@ def test_each_limit_says_what_of_it_is_in_use_and_where_it_comes_from(browser, a
     assert page["priority_highest"]["explanation"] == "From the group vision and the role user."
     images = page["images"]
     assert (images["most"], images["explanation"]) == ("no limit", "No limit, as the role user sets none.")
-    assert page["gpus"]["explanation"] == "Nobody has set a limit."
+    assert page["gpus"]["explanation"] == "No limit is set."
 
 
 def test_rest_tells_the_same(client, ada, gpu):

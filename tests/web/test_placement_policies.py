@@ -110,7 +110,7 @@ def test_spread_fills_all_nodes_evenly_and_says_so() -> None:
     chosen = choose_node(Policy.SPREAD, [site("a", 12), site("b", 4), site("c", 13)], Wish(2 * GIB))
     assert (chosen.node, chosen.reason) == (
         "b",
-        "b has the most room: 12 GiB are promised to nobody on a GPU; next is a, where 4 GiB are promised to nobody.",
+        "b has the most room: 12 GiB is not promised on a GPU; next is a, where 4 GiB is not promised.",
     )
 
 
@@ -119,12 +119,12 @@ def test_pack_leaves_large_gaps_whole_and_takes_no_node_that_is_full() -> None:
     chosen = choose_node(Policy.PACK, sites, Wish(2 * GIB))
     assert (chosen.node, chosen.reason) == (
         "c",
-        "c is the fullest that has room for it: 3 GiB are promised to nobody on a GPU; next is b, where 12 GiB are "
-        "promised to nobody.",
+        "c is the fullest that has room for it: 3 GiB is not promised on a GPU; next is b, where 12 GiB is "
+        "not promised.",
     )
     assert choose_node(Policy.PACK, sites, Wish(10 * GIB)).reason.endswith("; no other has room for it.")
     nowhere = choose_node(Policy.PACK, sites, Wish(14 * GIB))
-    assert nowhere.reason.startswith("No node has 14 GiB that are promised to nobody. b has the most room: 12 GiB")
+    assert nowhere.reason.startswith("No node has 14 GiB that is not promised. b has the most room: 12 GiB")
 
 
 def test_soonest_takes_what_is_free_before_who_gives_way_before_who_ends() -> None:
@@ -140,7 +140,7 @@ def test_soonest_takes_what_is_free_before_who_gives_way_before_who_ends() -> No
         left = [each for each in left if each.name != order[-1]]
     assert order == ["z", "y", "x", "w"]
     assert choose_node(Policy.SOONEST, [free, idle], wish).reason == (
-        "z has it first: 9 GiB free, 1 GiB are promised to nobody; next is y: 1 GiB free, the rest within 3 s from "
+        "z has it first: 9 GiB free, 1 GiB is not promised; next is y: 1 GiB free, the rest within 3 s from "
         "notebook (8 GiB, idle)."
     )
     assert choose_node(Policy.SOONEST, [ending, never], wish).reason == (
@@ -160,7 +160,7 @@ def test_a_reason_writes_a_span_as_the_command_line_does(seconds: float, text: s
 def test_soonest_says_so_where_nobody_can_know() -> None:
     chosen = choose_node(Policy.SOONEST, [site("a", 16, free=0), site("b", 10, free=0)], Wish(2 * GIB))
     assert chosen.node == "b"
-    assert chosen.reason.startswith("Nobody can know where 2 GiB are there first. b has the most room")
+    assert chosen.reason.startswith("No forecast says where 2 GiB is free first. b has the most room")
 
 
 def test_the_idle_give_way_one_after_the_other_and_of_ends_the_last_counts() -> None:

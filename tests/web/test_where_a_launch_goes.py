@@ -65,7 +65,7 @@ def test_a_node_whose_card_is_reserved_for_others_within_the_time_limit_counts_a
     Container.objects.all().delete()
     made = launched(ada, ttl_seconds=10_000)
     assert made.node == nodes["b"]
-    assert made.node_reason.startswith("b has the most room: 16 GiB are promised to nobody")
+    assert made.node_reason.startswith("b has the most room: 16 GiB is not promised")
 
 
 def test_what_is_so_of_no_node_is_refused_and_says_which(ada, nodes) -> None:
@@ -172,7 +172,7 @@ def test_of_a_swarm_s_hosts_those_that_have_room_are_looked_at_with_the_labels_t
 
 @pytest.mark.django_db(transaction=True)
 def test_the_preview_and_a_forecast_say_where_it_would_go_and_why(client, ada, nodes) -> None:
-    why = "a has the most room: 16 GiB are promised to nobody on a GPU; next is b, where 16 GiB are promised to nobody."
+    why = "a has the most room: 16 GiB is not promised on a GPU; next is b, where 16 GiB is not promised."
     found = {"fits": True, "behind": [], "earliest": None, "message": "Fits now."}
     browser = signed_in(ada)
     with commands_answered(result=found):

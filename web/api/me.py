@@ -30,7 +30,7 @@ class AllowedAnswer(serializers.Serializer[Any]):
     priority_highest = serializers.IntegerField(allow_null=True)
     compute_weight = serializers.IntegerField(allow_null=True, help_text="The most that a container may weigh.")
     compute_limit = serializers.IntegerField(
-        allow_null=True, help_text="Percent of a GPU's time at most, of each container."
+        allow_null=True, help_text="Highest limit of GPU time of one container, in percent."
     )
     reservations = serializers.IntegerField(allow_null=True, help_text="That are not over; null: 5.")
     reserved_gib_hours = serializers.FloatField(allow_null=True)

@@ -1,4 +1,4 @@
-"""notifying/: who is notified of what needs somebody. me/notifications/, me/notices/: of one's own containers."""
+"""notifying/: who gets which notification. me/notifications/, me/notices/: about one's own containers."""
 
 from typing import Any
 
@@ -114,7 +114,7 @@ class _Edited(GenericViewSet[Any]):
 
 
 class Receivers(_Edited):
-    """Where messages go: web hooks, Alertmanagers, addresses of e-mail. For admins."""
+    """Where messages go: webhooks, Alertmanagers, addresses of e-mail. For admins."""
 
     queryset = Receiver.objects.all()
     serializer_class = ReceiverAnswer
@@ -126,7 +126,7 @@ class Receivers(_Edited):
 
     @extend_schema(request=ReceiverSpec, responses={201: ReceiverAnswer, **ERRORS})
     def create(self, request: Request) -> Response:
-        """Makes a receiver. A web hook needs `url` and `secret`, an Alertmanager `url`, mail `addresses`."""
+        """Makes a receiver. A webhook needs `url` and `secret`, an Alertmanager `url`, mail `addresses`."""
         return self._answer(notifying.add_receiver(person(request), body(request)), status.HTTP_201_CREATED)
 
     @extend_schema(responses={200: ReceiverAnswer, **ERRORS})
@@ -226,7 +226,7 @@ class NotificationsAnswer(serializers.Serializer[Any]):
     mail = serializers.BooleanField()
     browser = serializers.BooleanField()
     happenings = serializers.ListField(child=serializers.ChoiceField(Happening.choices))
-    goes_on_minutes = serializers.FloatField(help_text="Shorter waits are not notified.")
+    goes_on_minutes = serializers.FloatField(help_text="Shorter waits send no notification.")
     address = serializers.CharField(source="user.email", help_text="Where mail goes; an admin or a directory sets it.")
     can_mail = serializers.SerializerMethodField(help_text="Whether mail is set up here and you have an address.")
 

@@ -47,7 +47,7 @@ class RowAnswer(serializers.Serializer[Any]):
     had_gib_hours = serializers.FloatField(
         allow_null=True, help_text="Of a user: held while somebody waited for that GPU, to the hour; null: of others."
     )
-    due_gib_hours = serializers.FloatField(allow_null=True, help_text="Of a user: what of it was due.")
+    due_gib_hours = serializers.FloatField(allow_null=True, help_text="Of a user: the fair share of it.")
     due_gpu_hours = serializers.FloatField(allow_null=True, help_text="That turns gave them; null: there were none.")
     rejects = serializers.IntegerField()
     vram_cost = serializers.FloatField()
@@ -100,7 +100,7 @@ class FiguresAnswer(serializers.Serializer[Any]):
     group = serializers.CharField(allow_blank=True, help_text="Of a person: the group that counts; empty: none.")
     members = serializers.ListField(child=serializers.CharField())
     had = serializers.FloatField(help_text="Held while somebody waited for that GPU.")
-    due = serializers.FloatField(help_text="What of it was due.")
+    due = serializers.FloatField(help_text="The fair share of it.")
     ratio = serializers.FloatField(allow_null=True)
     standing = serializers.FloatField()
     held = serializers.FloatField(help_text="Also while nobody waited.")
@@ -112,7 +112,7 @@ class FiguresAnswer(serializers.Serializer[Any]):
     containers = serializers.IntegerField(help_text="That lived in that time.")
     holds = serializers.IntegerField(help_text="Bytes, now.")
     share = serializers.IntegerField(
-        allow_null=True, help_text="Bytes that are due now of the GPUs where somebody waits; null: nobody does."
+        allow_null=True, help_text="Fair share now, in bytes, of the GPUs with waiting containers; null: none waits."
     )
     why = serializers.CharField(allow_blank=True, help_text="Of one above the fair share: what can be seen of it now.")
 

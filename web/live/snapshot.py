@@ -25,7 +25,7 @@ Record = dict[str, Any]
 Records = Mapping[str, Record]
 Snapshot = dict[str, Any]  # "node": Record; each of SECTIONS: dict[str, Record]
 
-ENDED_STAYS = timedelta(seconds=30)  # so long is an ended container still sent: screens see how it ended
+ENDED_STAYS = timedelta(seconds=30)  # an ended container is sent for so long, so that screens see how it ended
 SECTIONS = ("nodes", "gpus", "containers", "attention")
 FIELDS = (
     "pk", "name", "owner__username", "image", "colour", "priority", "created_at", "started_at", "paused_at",

@@ -173,7 +173,7 @@ class Gpu(models.Model):
     total = models.BigIntegerField(help_text="What the card has, or the cap set by configuration.")
     capacity = models.BigIntegerField(help_text="What containers may hold together: total − reserve − foreign.")
     most = models.BigIntegerField(default=0, help_text="What capacity is when no foreign memory is in use.")
-    free = models.BigIntegerField(default=0, help_text="What nobody holds or has reserved of capacity.")
+    free = models.BigIntegerField(default=0, help_text="Capacity that is neither held nor reserved.")
     idle = models.BigIntegerField(default=0, help_text="Headroom that others get as soon as they ask for it.")
     foreign = models.BigIntegerField(default=0, help_text="In use, but by no session.")
     real = models.BigIntegerField(default=0, help_text="In use, by NVML.")

@@ -1,4 +1,4 @@
-"""Who is notified of what needs somebody, and what became of each message (docs/notifying.md).
+"""Who gets which notification, and what became of each message (docs/notifying.md).
 
 Receivers, rules, silences and wishes are what people want; `web/services/` alone writes them. Episodes, notices and
 deliveries are what happened; `web/notifying/` alone writes them. Times are aware UTC datetimes.
@@ -49,7 +49,7 @@ class Receiver(models.Model):
     name = models.CharField(max_length=63, unique=True)
     kind = models.CharField(max_length=12, choices=Kind)
     url = models.CharField(max_length=500, blank=True)
-    secret = models.CharField(max_length=200, blank=True, help_text="Signs what a web hook is sent.")
+    secret = models.CharField(max_length=200, blank=True, help_text="Signs what is sent to a webhook.")
     addresses = models.JSONField(default=list, help_text="Of e-mail.")
     monthly = models.BooleanField(default=False, help_text="Is sent last month's report; of mail.")
     enabled = models.BooleanField(default=True)

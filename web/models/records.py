@@ -119,7 +119,7 @@ class Container(models.Model):
         default=USUAL_WEIGHT, help_text="Its part of the turns: 1 to 1000."
     )
     compute_limit = models.PositiveSmallIntegerField(
-        null=True, blank=True, help_text="Percent of a card's time at most, also while nobody else computes."
+        null=True, blank=True, help_text="Percent of a card's time at most, also while no other container computes."
     )
     remove_when_done = models.BooleanField(default=False)
     restart = models.CharField(
@@ -220,7 +220,7 @@ class Container(models.Model):
     queue_reason = models.CharField(max_length=500, blank=True, help_text="Why it waits, with the numbers.")
     expected_at = models.DateTimeField(null=True, blank=True, help_text="When it is expected to go on.")
     expected_by = models.CharField(
-        max_length=12, blank=True, choices=ExpectedBy, help_text="What that rests on; empty: nobody can know."
+        max_length=12, blank=True, choices=ExpectedBy, help_text="Basis of the estimate; empty: no estimate."
     )
 
     objects = ContainerQuerySet.as_manager()

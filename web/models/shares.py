@@ -58,7 +58,9 @@ class Usage(models.Model):
     at = models.DateTimeField(help_text="By the database's clock, as far as the host knows it.")
     forgiven = models.PositiveIntegerField(default=0, help_text="PersonShares.forgiven, as this takes it into account.")
     ratio = models.FloatField(default=1.0, help_text="Had of what was due, on all hosts: what the queue goes by.")
-    share = models.BigIntegerField(null=True, help_text="Bytes of the card that are due now; null: nobody waits there.")
+    share = models.BigIntegerField(
+        null=True, help_text="Fair share of the card now, in bytes; null: no container waits there."
+    )
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["gpu", "person"], name="one_usage_a_gpu")]

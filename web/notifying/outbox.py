@@ -28,7 +28,7 @@ KEPT_MOST = 10_000
 EPISODES_KEPT = timedelta(days=90)  # for the page Incidents
 
 Phase = Delivery.Phase
-Lasts = dict[tuple[int, str], Delivery]  # the last of each episode and phase
+Latest = dict[tuple[int, str], Delivery]  # the latest of each episode and phase
 
 
 def make(now: datetime, seen: Mapping[str, Item]) -> None:
@@ -41,19 +41,19 @@ def make(now: datetime, seen: Mapping[str, Item]) -> None:
         return
     recent = Episode.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - DAY))
     episodes = list(recent)
-    lasts: dict[int, Lasts] = defaultdict(dict)
+    latest: dict[int, Latest] = defaultdict(dict)
     for row in Delivery.objects.filter(episode__in=recent.order_by().values("pk")).order_by("round"):
-        lasts[row.receiver_id or 0][row.episode_id or 0, row.phase] = row
+        latest[row.receiver_id or 0][row.episode_id or 0, row.phase] = row
     for receiver, asked in chosen.items():
-        found = [_next(now, receiver, asked, episode, lasts[receiver.pk], silences) for episode in episodes]
+        found = [_next(now, receiver, asked, episode, latest[receiver.pk], silences) for episode in episodes]
         _add(receiver, [message for message in found if message is not None], seen)
 
 
 def _next(
-    now: datetime, receiver: Receiver, asked: list[Rule], episode: Episode, last: Lasts, silences: list[Silence]
+    now: datetime, receiver: Receiver, asked: list[Rule], episode: Episode, latest: Latest, silences: list[Silence]
 ) -> Delivery | None:
     """What to send this receiver of this episode next, if anything."""
-    fired, resolved = last.get((episode.pk, Phase.FIRING)), last.get((episode.pk, Phase.RESOLVED))
+    fired, resolved = latest.get((episode.pk, Phase.FIRING)), latest.get((episode.pk, Phase.RESOLVED))
     if episode.ended_at is not None:
         wanted = any(rule.resolved and rules.is_about(rule, episode) for rule in asked)
         return _message(now, receiver, episode, Phase.RESOLVED, 0) if fired and wanted and not resolved else None

@@ -31,7 +31,7 @@ from web.spec.requests import FIELDS, LONGEST_SECONDS
 
 RECENT = 8
 IMAGES = 100
-GPU_COUNT = {"name": "gpu_count", "label": "How many, if the scheduler chooses"}
+GPU_COUNT = {"name": "gpu_count", "label": "Number of GPUs, if the scheduler chooses"}
 PATIENCE = 1.5  # seconds that a preview waits for the scheduler's forecast
 
 

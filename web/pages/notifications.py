@@ -1,4 +1,4 @@
-"""Notifications: who is notified of what needs somebody, for admins; what one hears of one's own, a part of Me."""
+"""Notifications: who gets which, for admins; those about one's own containers, a part of Me."""
 
 from collections.abc import Callable
 from datetime import timedelta

@@ -112,9 +112,7 @@ def administered() -> Iterator[None]:
     with one_at_a_time():
         yield
         if not admins().exists():
-            raise conflict(
-                "This would leave nobody who may manage people. Make somebody else an admin first.", code="last_admin"
-            )
+            raise conflict("This would leave no admin. Make another account an admin first.", code="last_admin")
 
 
 def require_new(username: str, besides: User | None = None) -> None:

@@ -62,7 +62,7 @@ class Limit:
     @property
     def explanation(self) -> str:
         if not self.rows:
-            return "Nobody has set a limit."
+            return "No limit is set."
         if self.kind == "own":
             return "Set for this person."
         names = " and ".join(f"the {'role' if is_role(row.group) else 'group'} {row.group}" for row in self.rows)

@@ -115,7 +115,7 @@ def owner_of(namespace: str, account: str = "") -> User:
     if not name:
         whom = f'the namespace "{namespace}"' if namespace else "pods whose names are not known yet (*)"
         raise forbidden(
-            f"Nobody here answers for {whom}: an admin names an account for it with GPUSHARE_KUBERNETES_PEOPLE."
+            f"No account answers for {whom}: an admin names an account for it with GPUSHARE_KUBERNETES_PEOPLE."
         )
     if not name.startswith(GROUP):
         return account_that_launches(name)

@@ -64,7 +64,7 @@ def _make(node: int, name: str, options: Mapping[str, str]) -> None:
     if not name or len(name) > volumes.LONGEST_NAME:
         raise Problem("invalid", f"A volume's name has 1 to {volumes.LONGEST_NAME} characters.", 400)
     if known.count() >= MOST_VOLUMES:
-        raise conflict(f"There are {MOST_VOLUMES} volumes already: remove those that nobody uses (docker volume rm).")
+        raise conflict(f"There are {MOST_VOLUMES} volumes already: remove unused ones (docker volume rm).")
     if (ticket := placement_ticket.parse(options)) is not None:
         accept_placement.require_wanted(ticket)
         Volume.objects.create(node_id=node, name=name, options=dict(options))
@@ -157,9 +157,13 @@ def owner_of(asked: str) -> User:
     people = settings.GPUSHARE_PLUGIN_PEOPLE
     names = [name for name in people if name != ANYBODY]
     if not people:
-        raise forbidden("Nobody may have containers by a volume here: an admin allows it with GPUSHARE_PLUGIN_PEOPLE.")
+        raise forbidden(
+            "Containers by a volume are not allowed here: an admin allows them with GPUSHARE_PLUGIN_PEOPLE."
+        )
     if not asked and not names:
-        raise Problem("required", "Say whose it is: the option owner=NAME, of somebody with an account here.", 400)
+        raise Problem(
+            "required", "The owner is missing: give the option owner=NAME, an account of this appliance.", 400
+        )
     if asked and asked not in names and ANYBODY not in people:
         raise forbidden(
             f'"{asked[:64]}" may not be the owner of such containers: GPUSHARE_PLUGIN_PEOPLE names who may.'

@@ -1,4 +1,5 @@
-"""Who is notified of what: receivers, rules, silences, people's own wishes, changed only here. REST and pages call it.
+"""Who gets which notification: receivers, rules, silences, people's own wishes, changed only here.
+REST and pages call it.
 
 Receivers are admins' business, to look at as well: their addresses are often as good as a password.
 """

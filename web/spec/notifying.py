@@ -51,7 +51,7 @@ class Changeable(StrictSerializer):
 
 
 class ReceiverSpec(Changeable):
-    """`url` and `secret` for a web hook, `url` for an Alertmanager (its root), `addresses` for mail."""
+    """`url` and `secret` for a webhook, `url` for an Alertmanager (its root), `addresses` for mail."""
 
     name = StrictText(max_length=63)
     kind = serializers.ChoiceField(Receiver.Kind.choices)
@@ -93,7 +93,7 @@ def check_receiver(fields: dict[str, Any]) -> None:
     if not mail and not fields["url"]:
         raise invalid("This needs an address to post to.", "url")
     if fields["kind"] == Receiver.Kind.WEBHOOK and not fields["secret"]:
-        raise invalid("A web hook needs a secret: by the signature its receiver knows that it was us.", "secret")
+        raise invalid("A webhook needs a secret: by the signature its receiver knows that it was us.", "secret")
     for name in ("url", "secret") if mail else ("addresses",):
         if fields[name]:
             raise invalid(f"A receiver of this kind has no {name}.", name)

@@ -53,7 +53,7 @@ class LaunchSpec(StrictSerializer):
         label="Image",
         help_text="For example pytorch/pytorch:2.4; with the process engine: local",
     )
-    command = WordsField(default=list, label="Command", help_text="Empty: the image's own")
+    command = WordsField(default=list, label="Command", help_text="Empty: the image's command")
     gpu_memory = SizeField(
         smallest=quotas.LEAST,
         label="Quota on each GPU",

@@ -75,7 +75,7 @@ class Shares:
 
 
 def _of_a_minute(kept: Part, last: Part, covered: float) -> Part:
-    """Of what is kept, which covers up to a second more; without what is reported no more: there are no turns now."""
+    """The part of `kept` that falls into the last minute. None where `last` has none: there are no turns now."""
     part = LATELY / max(LATELY, covered)
     figures = zip(kept, last, strict=True)
     return Part(*(None if figure is None or current is None else part * figure for figure, current in figures))

@@ -38,9 +38,9 @@ class Backend(OIDCAuthenticationBackend):  # type: ignore[misc]  # not installed
             raise SuspiciousOperation(f"The token is not valid: {error}") from error
         audience = payload.get("aud", [])
         if self.OIDC_RP_CLIENT_ID not in ([audience] if isinstance(audience, str) else audience):
-            raise SuspiciousOperation("The token was made for somebody else.")
+            raise SuspiciousOperation("The token was made for another client.")
         if (issuer := self.get_settings("GPUSHARE_OIDC_ISSUER")) and payload.get("iss") != issuer:
-            raise SuspiciousOperation("The token was made by somebody else.")
+            raise SuspiciousOperation("The token was made by another issuer.")
         return payload
 
     def get_user(self, user_id: Any) -> Any:

@@ -34,8 +34,8 @@ BECOMES = {
     Announcement.Then.END: f"It is then {ENDED}.",
 }
 IN_THE_WAY = {
-    Reservation.Short.SHORT: f"If it then has no room, {MOVED}.",
-    Reservation.Short.END: f"If it then has no room, {MOVED}; if it cannot be moved, it is {ENDED}.",
+    Reservation.Short.SHORT: f"If it does not fit then, {MOVED}.",
+    Reservation.Short.END: f"If it does not fit then, {MOVED}; if it cannot be moved, it is {ENDED}.",
 }
 
 
@@ -92,7 +92,7 @@ def ahead_of_a_launch() -> list[Coming]:
     try:
         return coming(timezone.now())
     except DatabaseError as error:
-        log.warning("Nobody can say now what is announced and reserved: %s", error)
+        log.warning("Notices and reservations cannot be read now: %s", error)
         return []
 
 

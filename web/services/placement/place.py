@@ -173,7 +173,7 @@ def _placer(nodes: Iterable[Node]) -> Node | None:
     names = ", ".join(f'"{node.name}"' for node in speaking[:3])
     raise Problem(
         "scheduler_away",
-        f"Nobody gives launches to the Swarm now: the scheduler of {names} is away. Nothing was done; try again "
+        f"Launches cannot be given to the Swarm now: the scheduler of {names} is away. Nothing was done; try again "
         "shortly, or name a node (--node), past the Swarm.",
         503,
     )

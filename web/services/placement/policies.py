@@ -225,7 +225,7 @@ def _pack(offer: _Offer, wish: Wish) -> tuple[float, ...]:
 
 def _pack_reason(best: _Offer, other: _Offer, wish: Wish) -> str:
     if best.room < wish.quota:
-        return f"No node has {format_size(wish.quota)} that are promised to nobody. {_spread_reason(best, other, wish)}"
+        return f"No node has {format_size(wish.quota)} that is not promised. {_spread_reason(best, other, wish)}"
     after = f"next is {other.name}, where {_room(other)}" if other.room >= wish.quota else "no other has room for it"
     return f"{best.name} is the fullest that has room for it: {_room(best)} on a GPU; {after}."
 
@@ -236,7 +236,7 @@ def _soonest(offer: _Offer, wish: Wish) -> tuple[float, ...]:
 
 def _soonest_reason(best: _Offer, other: _Offer, wish: Wish) -> str:
     if best.seconds == inf:
-        return f"Nobody can know where {format_size(wish.quota)} are there first. {_spread_reason(best, other, wish)}"
+        return f"No forecast says where {format_size(wish.quota)} is free first. {_spread_reason(best, other, wish)}"
     return f"{best.name} has it first: {_when(best)}; next is {other.name}: {_when(other)}."
 
 
@@ -249,8 +249,8 @@ _POLICIES: dict[Policy, tuple[Callable[[_Offer, Wish], tuple[float, ...]], Calla
 
 def _room(offer: _Offer) -> str:
     if offer.room < 0:
-        return f"{format_size(-offer.room)} too many are promised"
-    return f"{format_size(offer.room)} are promised to nobody"
+        return f"{format_size(-offer.room)} more is promised than it has"
+    return f"{format_size(offer.room)} is not promised"
 
 
 def _when(offer: _Offer) -> str:
