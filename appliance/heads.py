@@ -3,7 +3,8 @@ as it is. `gpushare open` on a laptop and the door of the appliance (appliance/r
 
 The browser knows the application by a name of its own, so that two applications share no cookies and it is a secure
 context. The application is asked as http://localhost:PORT, which is what it believes to be: JupyterLab and others
-refuse every other name. Gradio makes addresses of itself of X-Forwarded-Host, which says its name in the browser.
+refuse every other name. Gradio makes addresses of itself of X-Forwarded-Host, which says its name in the browser. What
+a link elsewhere leads to looks typed to it, or ComfyUI would refuse whoever comes from the dashboard.
 
 A page elsewhere that is open in the same browser may lead here, as a link does, and nothing else: many applications
 (llama.cpp's server, MLflow) let every page read and change them.
@@ -130,6 +131,8 @@ class Names:
                 return self.inner.encode()
             case b"origin" | b"referer":
                 return _moved(value, self._own, self._inner)
+            case b"sec-fetch-site" if value != b"same-origin":  # a link, or `require_own` had refused it
+                return b"none"
             case b"cookie":
                 return b";".join(each for each in value.split(b";") if not _is_ours(each)).strip()
             case _:

@@ -84,7 +84,7 @@ async def answered(request: bytes, route: Route) -> bytes:
         (f"Origin: http://{OWN}\r\n", f"Origin: http://{INNER}"),
         (
             "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n",
-            "Sec-Fetch-Mode: navigate",
+            "Sec-Fetch-Site: none",
         ),
         (f"Referer: http://{OWN}/tree?x=1\r\n", f"Referer: http://{INNER}/tree?x=1"),
         ("Cookie: a=1\r\n", "Cookie: a=1"),
