@@ -94,7 +94,17 @@ def fairness(
     show(client.get("fairness/", **asked), as_json, fairness_table)
 
 
-FAIRNESS = (">USED", ">FAIR SHARE", ">RATIO", ">GPU·HOURS", ">FAIR SHARE", ">WAIT", ">P95", ">CONTAINERS", ">HELD")
+FAIRNESS = (
+    ">USED GIB·H",
+    ">SHARE GIB·H",
+    ">RATIO",
+    ">USED GPU·H",
+    ">SHARE GPU·H",
+    ">WAIT",
+    ">P95",
+    ">CONTAINERS",
+    ">HELD GIB·H",
+)
 
 
 def fairness_table(found: Json) -> str:

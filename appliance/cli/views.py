@@ -230,7 +230,7 @@ def _me(me: Json) -> str:
     rows = [
         ("GPU memory", size(used["gpu_memory"]), _most(most["gpu_memory"], size)),
         ("containers", str(used["containers"]), _most(most["containers"], str)),
-        ("GiB·hours of seven days", f"{used['gib_hours']:.2f}", _most(most["gib_hours"], "{:.2f}".format)),
+        ("GiB·hours in seven days", f"{used['gib_hours']:.2f}", _most(most["gib_hours"], "{:.2f}".format)),
     ]
     return f"{me['username']} ({me['role']}) on {me['url']}\n" + table(("", ">IN USE", ">AT MOST"), rows)
 
