@@ -131,7 +131,7 @@ def test_its_pods_run_what_is_in_the_drivers_image_and_on_its_nodes(tmp_path: Pa
     ("answer", "value", "line"),
     [
         ("pod over", (0, "0"), "FAILED  a pod with 1 GiB does not get 2 GiB: exit code 0"),
-        ("pod fits", (0, ""), "FAILED  a pod with 1 GiB takes 512 MiB\n        gpushare: the claim a/b: Nobody here"),
+        ("pod fits", (0, ""), "FAILED  a pod with 1 GiB takes 512 MiB\n        gpushare: the claim a/b: No account"),
         ("restartCount", (0, "Running1"), "FAILED  the pod has gone on meanwhile"),
         ("pods,resourceclaims", (0, "pod/stays"), "FAILED  pods that are deleted end"),
         ("numberReady", (0, "1"), "FAILED  the driver is ready on each of them\n        2 Pending ImagePullBackOff"),
