@@ -1,16 +1,37 @@
-"""What holds for every test."""
+"""What holds for every test.
+
+How far the property tests go: in the suite at least 10,000 steps; with `--hypothesis-profile=long`, a million. The
+suite takes the same steps each time, so that it is not by chance that it fails, nor by how busy the machine is; the
+long ones are others each time.
+"""
 
 import asyncio
 import gc
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as properties
 from pytest_django import Settings
 
 from tests.support import own_home
 from tests.support.inprocess.clockwork import VirtualLoop
 
 pytest_plugins = ["tests.support.inprocess.host"]
+
+for name, examples, steps in (("suite", 250, 60), ("long", 10_000, 100)):
+    properties.register_profile(
+        name,
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=name == "suite",
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    properties.load_profile(config.getoption("hypothesis_profile") or "suite")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
