@@ -9,7 +9,7 @@ other: its command is carried out by commands.py.
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from functools import partial
 from math import inf
@@ -94,7 +94,7 @@ class Planner:
             except Error as error:
                 log.error("planned launches wait, the database: %s", error)
                 self._read, self._began = True, False  # what was heard meanwhile is asked for anew
-                self._call_off()
+                self._call_off(self._runs)  # those are about to be there
                 await asyncio.sleep(AGAIN)
                 continue
             await is_set_within(self._woken, self._pause())
@@ -122,9 +122,9 @@ class Planner:
         await self._begin_all()
         await self._show()
 
-    def _call_off(self) -> None:
+    def _call_off(self, but: Collection[str] = ()) -> None:
         """What cannot begin waits for no memory, and has been promised none."""
-        for each in [its for its in self._broker.state.containers.values() if its.stands_in]:
+        for each in [its for its in self._broker.state.containers.values() if its.stands_in and its.id not in but]:
             self._broker.tell(ContainerEnded(self._broker.now(), each.id))
 
     async def _hear_of_changes(self) -> None:

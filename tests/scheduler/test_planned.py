@@ -211,6 +211,41 @@ async def test_cancelled_sweep_starts_nothing_more_and_ends_with_what_runs(inpro
     assert (done.ended, done.reason, len(await runs(sweep))) == ("cancelled", "Cancelled by ada.", 2)
 
 
+async def test_what_was_promised_to_one_that_has_begun_stays_its_own_over_a_failure_of_the_database(
+    inprocess: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = await inprocess.launch(*HOLDS, gpu_memory=4 * GIB)
+    await inprocess.says(holder, "holding")
+    first = await plan(inprocess, gpu_memory=4 * GIB, name="first", command=HOLDS)
+    await inprocess.eventually(lambda: inprocess.up.broker.state.waiting)
+    later, _ = await inprocess.start_launch(*HOLDS, gpu_memory=4 * GIB)
+    await inprocess.until(later, "suspended")
+    goes_on, launch, begun = asyncio.Event(), inprocess.up.launcher.launch, asyncio.Event()
+
+    async def slow(*arguments: Any) -> None:
+        begun.set()
+        await goes_on.wait()
+        await launch(*arguments)
+
+    monkeypatch.setattr(inprocess.up.launcher, "launch", slow)
+    await inprocess.command("kill", holder)
+    await asyncio.wait_for(begun.wait(), 60)
+    with monkeypatch.context() as patch:
+        failures = []
+
+        def fails(*_: Any) -> None:
+            failures.append("locked")
+            raise OperationalError("database is locked")
+
+        patch.setattr(planned_runs, "is_unread", fails)
+        await inprocess.eventually(lambda: failures)
+        await asyncio.sleep(0.1)
+    assert (await inprocess.get(later)).state == "suspended"
+    goes_on.set()
+    (run,) = await runs(first)
+    await inprocess.eventually(lambda: inprocess.up.broker.state.containers[str(run.pk)].leased)
+
+
 async def test_who_may_have_nothing_more_running_keeps_no_memory_from_others(inprocess: InProcess) -> None:
     holder = await inprocess.launch(*HOLDS, gpu_memory=4 * GIB)
     await inprocess.says(holder, "holding")
