@@ -130,6 +130,10 @@ class _Lab:
                 happened |= self._happen()
             self._handle()
             self._tick_in(SOON if happened else self.later)
+        for run in self.live.values():
+            if run.cell:
+                left = run.left - (self.now - run.began) * run.speed if run.computing else run.left
+                self.day.begun += 1 - left / run.program.cells[run.cell - 1][1]
         return self.day
 
     def _count(self, seconds: float) -> None:

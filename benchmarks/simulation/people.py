@@ -37,8 +37,6 @@ CARDS = (80 * GIB,) * 2
 IDLE = Preemption(Mode.IDLE, idle=10 * MINUTE, **SPEEDS)
 SHARE = replace(IDLE, mode=Mode.SHARE)
 LATER = 5 * MINUTE  # between ticks
-
-
 EQUAL = Tree()
 
 
@@ -112,8 +110,7 @@ class Found:
 
     `wanted`: the VRAM, of what was due if nobody is due more than its containers take; `most`: that, of what was due.
     `sides`: the VRAM by group and person without one; `least`: the same less what others could have had of it at each
-    moment. `jobs`: ended. `moving`: the part of the cards' time that went
-    into transfers.
+    moment. `jobs`: ended; `begun`: parts of others. `moving`: the part of the cards' time that went into transfers.
     """
 
     held: dict[str, float]
@@ -126,6 +123,7 @@ class Found:
     jobs: int
     moving: float
     least: dict[str, float] = field(default_factory=dict)
+    begun: float = 0.0
 
 
 def lab_run(name: str, seed: int, *, is_before: bool) -> Found:
@@ -145,6 +143,7 @@ def lab_run(name: str, seed: int, *, is_before: bool) -> Found:
         round(sum(day.ended.values())),
         day.moving / day.finish / len(CARDS),
         {side: its / sum(day.held_due[who] for who in sides if sides[who] == side) for side, its in day.least.items()},
+        day.begun,
     )
 
 
@@ -271,7 +270,7 @@ def _figures(found: Any) -> dict[str, float]:
     if not isinstance(found, Found):
         return dict(found)
     figures = {"J of VRAM": jain(found.held), "J of VRAM wanted": jain(found.wanted), "J of GPU": jain(found.computed)}
-    figures["J of VRAM at most"] = jain(found.most)
+    figures |= {"J of VRAM at most": jain(found.most), "jobs and parts": found.jobs + found.begun}
     figures |= {"J of VRAM by side": jain(found.sides), "jobs": float(found.jobs), "moving": found.moving}
     for what in ("held", "wanted", "computed", "sides", "held_part", "waits", "least"):
         figures |= {f"{what} {who}": each for who, each in getattr(found, what).items()}
@@ -305,6 +304,7 @@ def bars(found: Cells) -> dict[str, dict[str, float | bool | None]]:
         least |= {f"{name}, {what}": (lab(name, what), 0.99) for what in held}
         least[f"{name}, J of GPU"] = (lab(name, "J of GPU"), 0.97)
         least[f"{name}, jobs of before"] = (to_before("lab_run", name, "jobs"), 0.98)
+        bounds[f"{name}, jobs of before"] = to_before("lab_run", name, "jobs and parts")
         highest[f"{name}, wait of who has 1, of before"] = (to_before("lab_run", name, "waits p7"), 0.4)
         highest[f"{name}, moving"] = (lab(name, "moving"), 0.005)
     for name in (each for each in LABS if each.startswith("groups")):

@@ -66,6 +66,7 @@ class Day:
     By owner, of the times in which somebody waited for the card: byte·seconds held, seconds computed, and both due.
     `wanted_due`: byte·seconds, as if nobody were due more than its containers there take, and the others the rest.
     `least`: by group and person without one, what they held less all of it that others could have had (`lab.py`).
+    `begun`: of all that have not ended, the parts of their last cells that they have computed, added up.
     """
 
     stalls: list[Stall] = field(default_factory=list)
@@ -80,4 +81,5 @@ class Day:
     computed: Sums = field(default_factory=sums)
     computed_due: Sums = field(default_factory=sums)
     ended: Sums = field(default_factory=sums)
+    begun: float = 0.0
     starts: dict[str, list[float]] = field(default_factory=dict)  # seconds until each start
