@@ -37,6 +37,7 @@ class Core:
     def __init__(self, gpu: str = "GPU-a") -> None:
         self.state, self.time, self.gpu = State(), 100.0, gpu
         self.live_containers: dict[str, Any] = {}
+        self.names: dict[str, str] = {}
         self.planned: dict[str, Any] = {}
         self.tell(GpuSeen(self.time, gpu, 10 * GIB))
 

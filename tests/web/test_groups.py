@@ -166,5 +166,5 @@ def test_an_allowance_that_makes_no_sense_is_refused_and_nothing_is_made(rest, a
 def test_the_page_of_people_shows_what_each_group_gives_and_that_some_give_nothing(boss):
     browser = signed_in(boss)
     Allowance.objects.create(group=Group.objects.create(name="vision"), gpu_memory=40 * GIB)
-    row = re.compile(r'data-label="(?:GPU memory|Containers) at most">([^<]*)<')
+    row = re.compile(r'data-label="(?:GPU memory|Container) limit">([^<]*)<')
     assert row.findall(browser.get("/people/").content.decode()) == ["–", "–", "40 GiB", "no limit"]

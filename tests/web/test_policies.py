@@ -30,7 +30,7 @@ def test_a_page_says_how_each_decides_and_which_is_in_force(ada, node):
     page = _page(ada, "/deciding/")
     for policy in described():
         assert all(text in page for text in policy.values())
-    assert re.findall(r"(\S+)\s+<span class=\"tag\">in force</span>", page) == ["best-fit"]
+    assert re.findall(r"(\S+)\s+<span class=\"tag\">current</span>", page) == ["best-fit"]
     assert 'href="/deciding/"' in _page(ada, "/queue/")
 
 
