@@ -30,7 +30,9 @@ def test_what_is_held_free_and_outside_us_is_the_card_at_sight(site, open_as):
         figures = [float(each) for each in re.findall(r"([\d.]+) GiB", parts)]
         assert len(figures) == 5, text
         assert round(sum(figures), 2) == float(total.removesuffix(" GiB")), text
-        assert re.search(r"held .* reserved, not yet used .* guaranteed, not yet used .* free .* unavailable", parts), text
+        assert re.search(r"held .* reserved, not yet used .* guaranteed, not yet used .* free .* unavailable", parts), (
+            text
+        )
 
 
 def test_a_row_tells_what_a_container_computes_and_its_ram_and_follows_them(site, open_as):
