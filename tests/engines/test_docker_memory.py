@@ -69,8 +69,13 @@ async def test_container_that_the_host_ended_for_its_own_lack_of_memory_says_so(
     assert (status.exit_code, status.reason) == (137, kernel_log.HOST)
 
 
+@pytest.mark.parametrize("log", [None, ""], ids=["nobody may read the kernel's log", "the kernel left its line out"])
 async def test_reason_that_docker_tells_after_the_end_is_waited_for(
-    docker_engine: DockerEngine, docker_api: docker.APIClient, a_launch: Launcher, monkeypatch: pytest.MonkeyPatch
+    docker_engine: DockerEngine,
+    docker_api: docker.APIClient,
+    a_launch: Launcher,
+    monkeypatch: pytest.MonkeyPatch,
+    log: str | None,
 ) -> None:
     inspect, looks = watch._inspect, []
 
@@ -82,7 +87,7 @@ async def test_reason_that_docker_tells_after_the_end_is_waited_for(
         return found
 
     monkeypatch.setattr(watch, "_inspect", late)
-    monkeypatch.setattr(kernel_log, "_syslog", lambda *_: -1)  # as where nobody may read it
+    monkeypatch.setattr(kernel_log, "_read", lambda: log)
     launch = a_launch("sleep", "600", memory=32 << 20)
     engine_id = (await docker_engine.launch(launch)).engine_id
     docker_api.kill(engine_id)  # as the kernel would

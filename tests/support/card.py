@@ -105,7 +105,7 @@ class Card:
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Runs the workload to its end."""
         words = [str(BUILD / "workload"), *arguments]
-        return subprocess.run(words, env=self.env(**env), text=True, capture_output=True, timeout=60, check=False)
+        return subprocess.run(words, env=self.env(**env), text=True, capture_output=True, timeout=200, check=False)
 
     def python(self, program: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
         """Starts a Python program on the card; stdin and stdout are pipes."""
@@ -116,7 +116,7 @@ class Card:
         """Runs Python code that uses tests.support.cuda to its end; its output. A failed assert there fails here."""
         code = "from tests.support.cuda import *\n" + textwrap.dedent(program)
         words = [sys.executable, "-c", code]
-        done = subprocess.run(words, env=self.env(**env), text=True, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(words, env=self.env(**env), text=True, capture_output=True, timeout=200, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -194,9 +194,9 @@ class Watch:
         if flagged and self.shared_cgroup and any(self.shared_cgroup.path in kill.limit for kill in kills or []):
             # Control groups of version 1 tell all below one that passes its limit, and Docker takes each for ended.
             return replace(ended, reason="")
-        if flagged or kills is not None:
+        if flagged or ended.exit_code != SIGKILLED:
             return ended
-        return await self._with_dockers_reason(ended) if ended.exit_code == SIGKILLED else ended
+        return await self._with_dockers_reason(ended)  # the kernel leaves lines out, too
 
     async def _with_dockers_reason(self, ended: Status) -> Status:
         for _ in range(LOOKS_FOR_REASON):

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* How long a short taker waits for others who are half-way and may yet give back: a frozen one must not hold it up. */
-#define PATIENCE_US 5000
+#define PATIENCE_US 20000
 
 /* Gives back any `units` of this process's units; how many it had. */
 static uint64_t put_back_any(unsigned gpu, uint64_t units) {
@@ -67,14 +67,15 @@ bool card_take(unsigned of, uint64_t units, uint32_t *taken) {
     if (try_take(process, gpu, units, taken)) return true;
     card_look(true);
     /* Two who each gathered half of what is there would both fail, although one of them fits: the one that fails
-     * tries again while others are half-way. */
+     * tries again while others are half-way. The last try begins with nobody half-way, or after all patience: one that
+     * was itself held up while it tried has another. */
     uint64_t begun = card_now_us();
-    bool contended;
+    bool again;
     do {
-        contended = card_others_are_taking();
+        again = card_others_are_taking() && card_now_us() - begun < PATIENCE_US;
         if (try_take(process, gpu, units, taken)) return true;
-        if (contended) sched_yield();
-    } while (contended && card_now_us() - begun < PATIENCE_US);
+        if (again) sched_yield();
+    } while (again);
     return false;
 }
 
