@@ -7,9 +7,11 @@ long ones are others each time.
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+from asgiref.sync import SyncToAsync
+from django.db import connections
 from hypothesis import HealthCheck
 from hypothesis import settings as properties
 from pytest_django import Settings
@@ -50,3 +52,10 @@ def pytest_collection_finish() -> None:
 def home_of_its_own(settings: Settings) -> None:
     """An empty `GPUSHARE_HOME`, until a fixture of the test chooses one that it knows."""
     settings.GPUSHARE_HOME = own_home.new_folder()
+
+
+@pytest.fixture(autouse=True)
+def queries_of_async_code_leave_no_connection() -> Iterator[None]:
+    """Their thread is the next test's too; one that may ask no database would be refused there, out of its sight."""
+    yield
+    SyncToAsync.single_thread_executor.submit(connections.close_all).result()

@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import connection
 
 from tests.support import own_home
+from web.models import Node
 
 
 def test_each_test_has_an_empty_home_below_that_of_its_process() -> None:
@@ -65,3 +68,12 @@ def test_a_change_in_the_checkouts_data_is_found(tmp_path: Path) -> None:
     after = own_home.state(tmp_path)
     assert sorted(after) == ["run/one", "two"]
     assert before["run/one"] != after["run/one"]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_query_of_async_code_runs_in_a_thread_that_all_tests_share() -> None:
+    await Node.objects.acount()
+
+
+async def test_the_next_test_finds_no_connection_of_it_there() -> None:
+    assert await sync_to_async(lambda: connection.connection)() is None

@@ -8,9 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from asgiref.sync import sync_to_async
-from django.db import connections
-
 from web.console.frames import PORT, WAKING, FrameKind, Line, refusal, send_sockets, socket_path
 from web.errors import Problem
 
@@ -85,4 +82,3 @@ async def open_at(home: Path, scheduler: Any, settings: Any) -> AsyncIterator[An
     await scheduler.open(home)
     yield scheduler
     await scheduler.close()
-    await sync_to_async(connections.close_all)()

@@ -5,7 +5,6 @@ import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from uuid import UUID
 import pytest
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import connections
 
 from scheduler.containers.consoles import Consoles
 from scheduler.engines.base import Engine, Launch
@@ -121,7 +119,9 @@ async def lab(tmp_path: Path, settings: Any, empty_shim: Path, a_launch: Callabl
     settings.GPUSHARE_HOME = tmp_path
     local = ProcessEngine(tmp_path / "processes", RuntimeEnvironment(empty_shim))
     launch = partial(a_launch, image=IMAGE)
-    async with started(local) as engine, opened(Lab(engine, tmp_path, launch)) as made:
+    async with started(local) as engine:
+        made = Lab(engine, tmp_path, launch)
+        await made.open()
         yield made
         await made.close()
         await empty(engine)
@@ -132,16 +132,10 @@ async def in_docker(
     docker_engine: DockerEngine, tmp_path: Path, settings: Any, a_launch: Callable[..., Launch]
 ) -> AsyncIterator[Lab]:
     settings.GPUSHARE_HOME = tmp_path
-    async with opened(Lab(docker_engine, tmp_path, a_launch)) as made:
-        yield made
-        await made.close()
-
-
-@asynccontextmanager
-async def opened(made: Lab) -> AsyncIterator[Lab]:
+    made = Lab(docker_engine, tmp_path, a_launch)
     await made.open()
     yield made
-    await sync_to_async(connections.close_all)()
+    await made.close()
 
 
 def runs(pid: int) -> bool:

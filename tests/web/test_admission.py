@@ -8,7 +8,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth.models import User
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 from django.test import Client
 
 from appliance.asgi import application
@@ -64,7 +64,6 @@ async def page(browser: Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     yield page
     await page.send_input({"type": "websocket.disconnect", "code": 1005})
     await page.wait(PATIENCE)
-    await sync_to_async(connections.close_all)()
 
 
 def open_page(browser: Client) -> ApplicationCommunicator:

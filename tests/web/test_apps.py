@@ -15,7 +15,6 @@ from uuid import UUID
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
-from django.db import connections
 from django.test import Client
 
 from appliance.running import apps
@@ -174,7 +173,6 @@ async def lab(tmp_path: Path, settings: Any) -> AsyncIterator[Lab]:
     await made.open()
     yield made
     await made.close()
-    await sync_to_async(connections.close_all)()
 
 
 async def test_its_owner_is_sent_to_the_dashboard_and_back_and_is_in(lab: Lab) -> None:

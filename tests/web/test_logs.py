@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
-from django.db import connections
 from django.test import AsyncClient, Client
 from django.utils import timezone
 
@@ -31,13 +30,6 @@ def home(tmp_path, settings):
     settings.GPUSHARE_HOME = tmp_path
     (tmp_path / "logs").mkdir()
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-async def _connections_are_closed():
-    """The queries of async code run in a thread whose connection nobody else would close."""
-    yield
-    await sync_to_async(connections.close_all)()
 
 
 def launched():

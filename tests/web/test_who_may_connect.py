@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connections
 
 from tests.support.apps import Scheduler as OfPorts
 from tests.support.apps import capitals, open_at
@@ -125,4 +124,3 @@ async def test_no_container_and_no_scheduler(shell: Container, kind: str, tmp_pa
     assert (await socket.receive())["error"]["code"] == "scheduler_away"
     assert await socket.receive() == 4503
     await socket.close()
-    await sync_to_async(connections.close_all)()
