@@ -42,6 +42,10 @@ class Problem(Exception):
 
 
 def unreachable(url: str, error: Exception) -> Problem:
+    if refusal := getattr(error, "response", None):  # of a WebSocket, in its handshake
+        ours = refusal.headers.get("content-type", "").startswith("text/plain")
+        body = {"error": {"message": (refusal.body or b"").decode(errors="replace")}} if ours else None
+        return from_answer(refusal.status_code, body, refusal.headers.get("retry-after"))
     detail = " ".join(str(error).split()) or type(error).__name__
     hint = "is it up? For another address: gpushare login URL"
     if "WRONG_VERSION_NUMBER" in detail:

@@ -4,6 +4,9 @@ import json
 import socket
 
 import pytest
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
 
 from appliance.cli.errors import Problem, from_answer, unreachable
 from tests.cli.support import gpushare
@@ -103,6 +106,17 @@ def test_https_to_a_port_without_tls_says_which_address_is_meant():
         .line()
         .endswith("the server does not speak TLS. Without TLS: gpushare login http://gpu:8000")
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [("text/plain; charset=utf-8", "Close one: try again in 5 s"), ("text/html", "the server answered 429 without")],
+)
+def test_a_handshake_that_is_refused_tells_the_servers_reason(kind, line):
+    headers = Headers({"content-type": kind, "retry-after": "5"})
+    problem = unreachable("https://gpu", InvalidStatus(Response(429, "Too Many", headers, b"Close one.\n")))
+    assert problem.line().startswith(line)
+    assert (problem.status, problem.away) == (429, True)
 
 
 @pytest.mark.parametrize("body", [None, [], "text", {"detail": "not ours"}, {"error": "text"}])

@@ -296,4 +296,6 @@ def test_behind_tls_cookies_belong_to_this_origin_alone(tmp_path, django_db_bloc
         assert header.startswith("__Host-csrftoken=")
         assert {"Secure", "Path=/"} <= {part.strip() for part in header.split(";")}
         assert "Domain" not in header
+        status, why = asyncio.run(refused(to(behind, "/ws/dashboard/", {})))
+        assert (status, b"https only: gpushare login https://ADDRESS" in why) == (403, True)
     assert ours.SESSION_COOKIE_NAME == "sessionid"

@@ -52,7 +52,13 @@ class Sockets:
         if fault := fault_of(cookies):
             raise invalid(f"The request contains {fault}, which is not allowed.")
         texts = {name: value.decode("latin-1") for name, value in headers}
-        if not is_own(texts.get(b"origin", ""), texts.get(b"host", ""), scope.get("scheme", "ws")):
+        origin, scheme = texts.get(b"origin", ""), scope.get("scheme", "ws")
+        if not is_own(origin, texts.get(b"host", ""), scheme):
+            if scheme == "wss" and origin.startswith("http:"):
+                address = settings.GPUSHARE_PUBLIC_URL or "https://ADDRESS"
+                raise forbidden(
+                    f"This was asked by http; the appliance takes it by https only: gpushare login {address}"
+                )
             raise forbidden("Only pages of this appliance itself may open this.")
         address = address_key(str((scope.get("client") or ("",))[0]))
         await sync_to_async(count)(scope, None, address)  # in a thread: Redis counts, where there is one
