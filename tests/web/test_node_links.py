@@ -3,8 +3,9 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import asyncssh
 import pytest
@@ -162,6 +163,16 @@ async def test_a_slow_reader_holds_up_its_own_stream_alone_and_little_of_it_is_k
         assert most < 2 * WINDOW + BUFFERS
     slow.close()
     quick.close()
+
+
+async def test_a_link_that_is_called_off_while_it_begins_to_listen_does_not(node, far, monkeypatch):
+    monkeypatch.setattr(asyncssh, "run_client", lambda *_, **__: nullcontext(Mock()))
+    holding = links._hold(node, far)
+    holding.send(None)  # as far as it goes at once
+    with pytest.raises(asyncio.CancelledError):
+        holding.throw(asyncio.CancelledError)
+    with pytest.raises(Problem, match="not linked"):
+        await reach(node, Kind.OUTPUT)
 
 
 @pytest.mark.parametrize("side", ["web", "node"])

@@ -79,7 +79,9 @@ async def _hold(node: Node, connection: socket.socket) -> None:
     async with asyncssh.run_client(connection, **options(node)) as ssh:
         with ExitStack() as listening:
             for kind in Kind:
-                listening.callback((await _listen(ssh, node, kind)).close)
+                server = await _bound(ssh, node, kind)
+                listening.callback(server.close)
+                await server.start_serving()
             log.info("the node %s is linked", node.name)
             await until_one_ends(visitor.watch(_require, node), ssh.wait_closed())
 
@@ -93,12 +95,13 @@ def options(node: Node) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _listen(ssh: asyncssh.SSHClientConnection, node: Node, kind: str) -> asyncio.Server:
-    """Raises OSError."""
+async def _bound(ssh: asyncssh.SSHClientConnection, node: Node, kind: str) -> asyncio.Server:
+    """It does not listen yet: whoever is cancelled while one begins to is to have it, and close it. Raises OSError."""
     (settings.GPUSHARE_HOME / FOLDER).mkdir(mode=0o700, exist_ok=True)
     open_ = partial(ssh.create_unix_connection, remote_path=kind, window=WINDOW)
     with place_of(node, kind) as path:
-        server = await asyncio.get_running_loop().create_unix_server(lambda: Caller(_nothing, ssh, open_), path)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Caller(_nothing, ssh, open_), path, start_serving=False)
         os.chmod(path, 0o600)
     return server
 
