@@ -1,8 +1,10 @@
 """What answers over a socket: the database, Redis, the scheduler, the port, the proxy before it, and directories."""
 
 import errno
+import json
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ from django.db.migrations.executor import MigrationExecutor
 from appliance import proxies
 from appliance.doctor.finding import Finding, fine, note, wrong
 from web.models import Node
+from web.relay.reaching import LINK
 from web.schema import newer_than_we
 from web.services.joining import setup
 
@@ -142,6 +145,22 @@ def scheduler() -> Iterator[Finding]:
             "No container is moved to host memory for others.",
             "docs/swapping.md; GPUSHARE_SWAP_MEMORY=0 switches it off.",
         )
+    if settings.GPUSHARE_WEB:
+        yield _link(settings.GPUSHARE_HOME / LINK)
+
+
+def _link(path: Path) -> Finding:
+    """What a scheduler that lives has noted of its link to the web side of another host."""
+    since, why = json.loads(path.read_bytes()) if path.exists() else ("its start", "it is still dialling")
+    if not why:
+        return fine("link", f"linked to the web side at {settings.GPUSHARE_WEB} since {since}")
+    return wrong(
+        "link",
+        f"Not linked to the web side at {settings.GPUSHARE_WEB} since {since}. The last reason: {why}.",
+        "The web side shows no output, terminals or ports of containers here.",
+        f"`curl {settings.GPUSHARE_WEB}/healthz` must answer here: see GPUSHARE_WEB and HTTPS_PROXY. Where it does, "
+        "restart gpushare-scheduler, and read the web side's log.",
+    )
 
 
 def port() -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import asyncssh
 import pytest
 from channels.db import database_sync_to_async
 
+from appliance.doctor import services
 from scheduler.containers.consoles.link import Link
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.machine import make_node
@@ -136,6 +137,23 @@ async def test_bytes_pass_both_ways_and_each_side_s_end_is_its_own(node, far):
             assert await loop.sock_recv(here, 100) == b""
         await eventually(lambda: far.ended)
     here.close()
+
+
+async def test_the_doctor_of_a_node_says_since_when_it_is_linked_or_why_it_is_not(node, far, settings):
+    settings.GPUSHARE_NODE = NAME
+
+    async def says(words: str) -> None:
+        await eventually(database_sync_to_async(lambda: words in [each.text() for each in services.scheduler()][-1]))
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        settings.GPUSHARE_WEB = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        await says("since its start. The last reason: it is still dialling.")
+        keeping = asyncio.create_task(far.link.keep())
+        await says("UTC. The last reason: [Errno 111]")
+        keeping.cancel()
+    async with dialled(far.link._serve):
+        await says(f"ok   link: linked to the web side at {settings.GPUSHARE_WEB} since 20")
 
 
 async def test_a_slow_reader_holds_up_its_own_stream_alone_and_little_of_it_is_kept(node, far):

@@ -12,7 +12,8 @@ from web.models import Container, Node
 from web.relay.paths import short
 from web.services.issuing import require_scheduler
 
-FOLDER = "nodes"  # of GPUSHARE_HOME
+FOLDER = "nodes"  # of GPUSHARE_HOME, at the web side
+LINK = "link.json"  # there, at a node: [since when, why it is not linked to the web side; empty if it is]
 
 
 class Kind(StrEnum):

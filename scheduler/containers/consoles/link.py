@@ -1,10 +1,12 @@
 """The link to the web side of another host (web/relay/): dialled, kept, and dialled again. In the relay's thread."""
 
 import asyncio
+import json
 import logging
 import random
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -19,7 +21,7 @@ from scheduler import clock
 from scheduler.pace import Pace
 from web.audit import seals
 from web.relay.carrying import CHUNK, SSH, WINDOW, Held, key_of_web, until_one_ends
-from web.relay.reaching import Kind
+from web.relay.reaching import LINK, Kind
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Link:
         self.public = self._key.export_public_key().decode().strip()
         own = settings.GPUSHARE_AUDIT_KEY
         self._web = key_of_web(bytes.fromhex(own) if own else seals.key_of(settings.GPUSHARE_NODE))
+        self._noted: str | None = None
 
     async def keep(self) -> None:
         """For ever."""
@@ -53,10 +56,23 @@ class Link:
                 why = error or type(error).__name__
             if clock.monotonic() - begun > LATEST:
                 pause = AGAIN
+            self._note(" ".join(str(why).split()))
             if pause == SAID:
                 log.warning("no link to the web side at %s: %s", settings.GPUSHARE_WEB, why)
             await asyncio.sleep(random.uniform(0.5, 1) * pause)
             pause = min(2 * pause, LATEST)
+
+    def _note(self, why: str) -> None:
+        """In a file, for `gpushare doctor`: since when it is linked, or is not, and why not."""
+        if why == self._noted:
+            return
+        if self._noted is None or bool(why) != bool(self._noted):
+            self._since = f"{clock.now():%Y-%m-%d %H:%M} UTC"
+        self._noted = why
+        path = settings.GPUSHARE_HOME / LINK
+        with suppress(OSError):
+            path.with_suffix(".new").write_text(json.dumps([self._since, why]))
+            path.with_suffix(".new").replace(path)
 
     async def _dial(self) -> None:
         """Until either side ends it. Raises OSError, ValueError, asyncssh.Error, WebSocketException."""
@@ -85,6 +101,7 @@ class Link:
             authorized_client_keys=known, encoding=None, gss_host=None, gss_auth=False, password_auth=False,
             kbdint_auth=False, host_based_auth=False, agent_forwarding=False,
         ) as ssh:  # fmt: skip
+            self._note("")
             log.info("linked to the web side at %s", settings.GPUSHARE_WEB)
             await ssh.wait_closed()
 
