@@ -14,14 +14,15 @@ from channels.db import database_sync_to_async
 from appliance.doctor import services
 from scheduler.containers.consoles.link import Link
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.machine import make_node
+from tests.support.machine import make_container, make_node
 from web.audit import seals
+from web.console.output import _live
 from web.errors import Problem
 from web.models import Node
 from web.people import visitor
 from web.relay import links
 from web.relay.carrying import CHUNK, WINDOW
-from web.relay.reaching import Kind, reach
+from web.relay.reaching import Kind, elsewhere, reach
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -137,6 +138,13 @@ async def test_bytes_pass_both_ways_and_each_side_s_end_is_its_own(node, far):
             assert await loop.sock_recv(here, 100) == b""
         await eventually(lambda: far.ended)
     here.close()
+
+
+def test_a_lone_node_that_dials_the_web_side_is_another_host(far, node, ada):
+    container = make_container(ada, node=node)
+    assert (elsewhere(container), _live({container.pk})) == (node, set())
+    Node.objects.update(link_key="")
+    assert (elsewhere(container), _live({container.pk})) == (None, {container.pk})
 
 
 async def test_the_doctor_of_a_node_says_since_when_it_is_linked_or_why_it_is_not(node, far, settings):

@@ -21,14 +21,14 @@ from weakref import WeakKeyDictionary
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
 from django.db import Error
-from django.db.models import Q
 
 from web.budgets import Place, Places
 from web.console.copied import is_whole
 from web.console.frames import PAYLOAD_LIMIT
 from web.errors import Problem
 from web.logs import ById
-from web.models import Container, Node
+from web.models import Container
+from web.relay.reaching import here
 
 LOOK = 0.2  # seconds between two looks at the sizes of logs
 ASK = 1.0  # seconds between two questions which containers have ended
@@ -211,8 +211,7 @@ class Logs:
 
 def _live(containers: set[UUID]) -> set[UUID]:
     """Those of them that live, and not on another host (a Swarm may have taken one there)."""
-    here = Q(node=None) | Q(node__name=settings.GPUSHARE_NODE) if Node.several() else Q()
-    return set(Container.objects.live().filter(here, pk__in=containers).values_list("pk", flat=True))
+    return set(Container.objects.live().filter(here(), pk__in=containers).values_list("pk", flat=True))
 
 
 def _beginning(file: int, size: int, lines: int, at_most: int) -> int:

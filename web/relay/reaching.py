@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from channels.db import database_sync_to_async  # type: ignore[import-untyped]
 from django.conf import settings
+from django.db.models import Q
 
 from web.errors import Problem
 from web.models import Container, Node
@@ -26,8 +27,13 @@ class Kind(StrEnum):
 
 def elsewhere(container: Container) -> Node | None:
     """The node that has this container's output and terminal, if that is another host's than ours."""
-    node = container.node
-    return None if node is None or node.name == settings.GPUSHARE_NODE or not Node.several() else node
+    return None if Container.objects.filter(here(), pk=container.pk).exists() else container.node
+
+
+def here() -> Q:
+    """Containers of this host. A lone node that dials no web side is this host, whatever its name."""
+    own = Q(node=None) | Q(node__name=settings.GPUSHARE_NODE)
+    return own if Node.several() else own | Q(node__link_key="")
 
 
 async def found_elsewhere(container: Container) -> Node | None:
