@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import asyncssh
 import pytest
 from channels.db import database_sync_to_async
+from django.utils import timezone
 
 from appliance.doctor import services
 from scheduler.containers.consoles.link import Link
@@ -22,7 +23,7 @@ from web.models import Node
 from web.people import visitor
 from web.relay import links
 from web.relay.carrying import CHUNK, WINDOW
-from web.relay.reaching import Kind, elsewhere, reach
+from web.relay.reaching import FOLDER, Kind, elsewhere, place_of, reach
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -138,6 +139,16 @@ async def test_bytes_pass_both_ways_and_each_side_s_end_is_its_own(node, far):
             assert await loop.sock_recv(here, 100) == b""
         await eventually(lambda: far.ended)
     here.close()
+
+
+def test_whoever_dials_finds_no_sockets_of_removed_nodes(node, settings):
+    removed = make_node(name="removed", removed_at=timezone.now())
+    (settings.GPUSHARE_HOME / FOLDER).mkdir()
+    for each in (node, removed):
+        with place_of(each, Kind.PORT) as path, socket.socket(socket.AF_UNIX) as left:
+            left.bind(path)
+    links._known("anybody")
+    assert [each.name for each in (settings.GPUSHARE_HOME / FOLDER).iterdir()] == [f"{node.pk}.port"]
 
 
 def test_a_lone_node_that_dials_the_web_side_is_another_host(far, node, ada):

@@ -54,6 +54,12 @@ async def link(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
 
 
 def _known(name: str) -> Node | None:
+    """Who may dial. Sockets of those who may no more are cleared."""
+    found = list((settings.GPUSHARE_HOME / FOLDER).glob("*.*"))
+    listed = {str(pk) for pk in Node.objects.listed().values_list("pk", flat=True)}
+    for path in found:
+        if path.name.partition(".")[0] not in listed:  # removed meanwhile; or the web side was killed before
+            path.unlink(missing_ok=True)
     return Node.objects.listed().filter(name=name).exclude(link_key="").first()
 
 
