@@ -39,5 +39,6 @@ def test_a_failed_container_has_the_same_banner_as_a_killed_one(ada, gpu, fields
     banner = page[page.index('<div id="end">') :].split('<div class="two">')[0]
     assert ("Launch again" in banner and "?last" in banner) == bool(expected)
     assert page.count("Launch again</a>") == 1
+    assert ("Loading the output." in page, "No output yet." in page) == (fields is not None, fields is None)
     if expected:
         assert expected in banner
