@@ -24,7 +24,7 @@ PAIRS = ["fsdp", "two", "compiled", "pipeline", "jax", "graphs"]
 PARTS = ["native", "limit", "ddp", "three", *PAIRS[:5], "random", "graphs"]
 ALSO = ["small", "hang", "abort", "dies", *(f"moved-{kind}" for kind in ("ddp", *PAIRS))]
 TAKES = {  # seconds
-    "small": 250, "native": 60, "limit": 30, "ddp": 40, "three": 50, "hang": 50, "abort": 40, "dies": 50, "random": 60,
+    "native": 60, "limit": 30, "ddp": 40, "three": 50, "hang": 50, "abort": 40, "dies": 50, "random": 60,
 } | dict.fromkeys(PAIRS, 40) | dict.fromkeys(ALSO[4:], 30)  # fmt: skip
 NEEDS = {
     "native": ["one", "two", "third"], "limit": ["one"], "ddp": ["one", "two"], "hang": ["one", "two"],

@@ -77,12 +77,12 @@ RANKS = [
     ranked("random", 80, 170, "random"),
     ranked("harm", 70, 150, "abort dies"),
     ranked("moved-ddp", 60, 130, "moved-ddp"),
-    ranked("small", 250, 330, "small"),
+    ranked("small", 350, 400, "small"),
     ranked("ddp-hang", 80, 120, "ddp hang"),
     Part("woken", 60, 150, "tests.gpu.woken --docker --card {card} --seconds {seconds}"),
     Part("people", 150, 700, "tests.gpu.people {out}/made --docker --card {card} --until {seconds}"),
     Part("costs-2", 30, 75, "tests.gpu.shim.gate --out {out} costs"),
-    ranked("small-2", 250, 330, "small"),
+    ranked("small-2", 350, 400, "small"),
 ]
 # On two cards, one after the other: what was never recorded first.
 TURNS = (
