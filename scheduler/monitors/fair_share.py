@@ -91,12 +91,12 @@ class FairShare:
         for gpu, its in accounts(state.people, now).items():
             for person, account in its.items():
                 self._count(gpu, person, account, now)
-        found = standings(state, now).people
-        contended = {request.gpu for request in state.waiting if request.suspended}
+        found, people = standings(state, now), state.people
         for gpu, person in self._written:
-            if standing := found.get(person):
-                share = round(standing.share[gpu]) if gpu in contended and gpu in standing.share else None
-                self._usage.standing(gpu, person, ratio=round(standing.ratio, 2), share=share)
+            its = found.people.get(person)
+            counts = its or found.groups.get(people.tree.parent(person))  # of whom nothing is left: as any newcomer
+            share = round(its.share[gpu]) if its and gpu in its.share and people.meters[gpu].calls else None
+            self._usage.standing(gpu, person, ratio=round(counts.ratio, 2) if counts else 1.0, share=share)
 
     def _begin_hour(self) -> None:
         if (hour := self._usage.hour) != self._hour:

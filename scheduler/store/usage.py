@@ -95,11 +95,14 @@ class UsageRecords:
 
 
 def _before(rows: list[tuple[str, Usage]], hours: Mapping[tuple[str, str], Account], now: datetime) -> Before:
-    accounts: Accounts = {}
+    """Of a card that was not here when somebody was forgiven, what they had there is left out."""
     forgiven: dict[str, int] = {}
+    for _, row in rows:
+        forgiven[row.person] = max(row.forgiven, forgiven.get(row.person, 0))
+    accounts: Accounts = {}
     for gpu, row in rows:
-        accounts.setdefault(gpu, {})[row.person] = _account(row, now)
-        forgiven[row.person] = min(row.forgiven, forgiven.get(row.person, row.forgiven))
+        if row.forgiven == forgiven[row.person]:
+            accounts.setdefault(gpu, {})[row.person] = _account(row, now)
     return Before(accounts, hours, forgiven)
 
 

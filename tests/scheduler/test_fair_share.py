@@ -14,7 +14,17 @@ from scheduler import store as stores
 from scheduler.containers.forecasts import foresee
 from scheduler.core import arbiter
 from scheduler.core.effects import Effect, Refused, TakeBack
-from scheduler.core.events import ContainerAdded, Event, GpuSeen, Needed, Returned, SessionOpened, Ticked
+from scheduler.core.events import (
+    ContainerAdded,
+    ContainerEnded,
+    ContainerPaused,
+    Event,
+    GpuSeen,
+    Needed,
+    Returned,
+    SessionOpened,
+    Ticked,
+)
 from scheduler.core.people.ledger import GIB_HOUR, HALF_LIFE, accounts
 from scheduler.core.people.ratios import ratios
 from scheduler.core.state import State
@@ -24,7 +34,7 @@ from scheduler.store import Store, usage, write_behind
 from scheduler.store.journal import AsyncJournal
 from tests.support.host import query
 from tests.support.machine import make_gpu, make_node
-from web.models import GroupShares, PersonShares, Usage, UsageHour
+from web.models import Gpu, GroupShares, PersonShares, Usage, UsageHour
 
 GIB, HOUR, NOON = 2**30, 3600.0, 1_800_000_000.0
 CARD = Card("GPU-a", 0, "Simulated card", 10 * GIB, 10 * GIB, 0, simulated=True)
@@ -70,11 +80,11 @@ class Host:
     """One after the other: schedulers of one host, on a wall clock that the test sets."""
 
     def __init__(self, node: str = "here", card: Card = CARD) -> None:
-        self.wall, self.node, self.card = NOON, node, card
+        self.wall, self.node, self.cards = NOON, node, [card]
 
     async def start(self) -> tuple[Core, FairShare]:
-        self.store, self.core = Store(self.node, f"scheduler of {self.node}"), Core(self.card.uuid)
-        await self.store.open({self.card.uuid: self.card}, {})
+        self.store, self.core = Store(self.node, f"scheduler of {self.node}"), Core(self.cards[0].uuid)
+        await self.store.open({card.uuid: card for card in self.cards}, {})
         self.fair: Any = FairShare(self.core, self.store)  # type: ignore[arg-type]
         await self.fair.start()
         return self.core, self.fair
@@ -208,11 +218,49 @@ async def test_forgiven_usage_is_zero_at_once_and_after_a_restart(host: Host) ->
     assert core.rounded() == {"bob": (0.0, 3.97)}
 
 
+async def test_what_was_forgiven_shows_no_ratio_of_before_though_nothing_else_is_known_of_the_person(
+    host: Host,
+) -> None:
+    core = await an_hour_of_waiting(host)
+    core.tell(ContainerEnded(core.time, "of-ada"))
+    await host.written()
+    assert await query(lambda: Usage.objects.get(person="ada").ratio) > 1.2
+    await query(lambda: PersonShares.objects.create(user=User.objects.create(username="ada"), forgiven=1))
+    await host.fair._hear()
+    await host.written()
+    assert await query(lambda: Usage.objects.get(person="ada").ratio) == 1.0
+
+
+async def test_a_card_that_was_elsewhere_when_usage_was_forgiven_forgives_it_once(host: Host) -> None:
+    """Its row is of before; what the person has had since, on another card of this host, stays."""
+    host.cards.append(replace(CARD, uuid="GPU-b", index=1))
+    await host.start()
+    await query(_forgiven_while_a_card_was_away)
+    await host.killed()
+    core, _ = await host.start()
+    assert core.rounded() == {"ada": (10.0, 5.0)}
+
+
+def _forgiven_while_a_card_was_away() -> None:
+    PersonShares.objects.create(user=User.objects.create(username="ada"), forgiven=1)
+    at = datetime.fromtimestamp(NOON, UTC)
+    for gpu, forgiven, had in (("GPU-a", 1, 10.0), ("GPU-b", 0, 30.0)):
+        its = {"gpu": Gpu.objects.get(uuid=gpu), "person": "ada", "at": at}
+        Usage.objects.create(**its, had=had, due=had / 2, forgiven=forgiven)
+
+
 async def test_what_a_person_is_due_now_is_shown_while_somebody_waits(host: Host) -> None:
     await an_hour_of_waiting(host)
     await host.written()
     shown = await query(lambda: {row.person: (row.ratio > 1, row.share) for row in Usage.objects.all()})
     assert shown == {"ada": (True, 5 * GIB), "bob": (False, 5 * GIB)}
+
+
+async def test_a_wait_that_a_pause_holds_up_is_no_wait_for_which_a_share_is_due(host: Host) -> None:
+    core = await an_hour_of_waiting(host)
+    core.tell(ContainerPaused(core.time, "of-bob"))
+    await host.written()
+    assert await query(lambda: set(Usage.objects.values_list("share", flat=True))) == {None}
 
 
 async def test_a_launch_preview_says_who_is_before_a_person(host: Host) -> None:
