@@ -137,7 +137,8 @@ def _gives_too_much(state: State, effect: Preempt) -> Iterator[str]:
         if held[mine] <= share[mine]:
             yield f"{effect}: {mine} holds no more than its share of {gpu}"
         if gpu in waiter.quota and len(waiter.quota) == 1:
-            comes = waiter.quota[gpu] - waiter.leased.get(gpu, 0)
+            asks = max(r.bytes for r in state.waiting if r.container == waiter.id)
+            comes = asks if safety.holds(waiter) else waiter.out.get(gpu, 0) or waiter.quota[gpu]
             group, *inside = tree.way(giver.owner)
             if mine not in inside and max(0, share[mine] - held[mine] + goes) >= min(
                 comes, share[theirs] - held[theirs]

@@ -176,9 +176,10 @@ def _enough(
     """Those that make room for it, none of whom could stay; empty if all together would not, or none need go.
     `keeps`: only such as leave their sides with their shares."""
     going: dict[str, Container] = {}
-    gone: sharing.Gone = Counter()
-    owner = state.containers[request.container].owner
-    lacking = {gpu: amount - reserved.free(state, gpu, owner) for gpu, amount in need.items()}
+    waits = state.containers[request.container]
+    comes = request.bytes if safety.holds(waits) else waits.out.get(request.gpu, 0) or need[request.gpu]
+    gone: sharing.Gone = Counter({(request.gpu, node): -comes for node in state.people.tree.way(waits.owner)})
+    lacking = {gpu: amount - reserved.free(state, gpu, waits.owner) for gpu, amount in need.items()}
     for gpu in need:
         for holder in holders.get(gpu, ()):
             if lacking[gpu] <= 0:

@@ -91,7 +91,7 @@ def lacks(state: State, gpu: str, node: Node, gone: int = 0) -> int:
     return max(0, int(share(state, gpu, node)) - held(state, gpu, node) + gone)
 
 
-Gone = Counter[tuple[str, Node]]  # card and group or person → bytes that are to go
+Gone = Counter[tuple[str, Node]]  # card and group or person → bytes that are to go; below 0: that are to come
 
 
 def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: Gone, *, keeps: bool) -> bool:
@@ -99,22 +99,19 @@ def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: 
     call's less of `gpu`, and afterwards less is lacking at the root; or, if both are in one group, as much there and
     less inside groups. With `keeps`, its side lacks nothing.
 
-    `gone`: what goes before it; what of the holder would go is added, if it may.
+    `gone`: what the call gets, and what goes before it; what of the holder would go is added, if it may.
     """
     tree, after = state.people.tree, gone.copy()
     mine, theirs = tree.parted(holder.owner, waits.owner)
     over = all(held(state, card, mine) - gone[card, mine] > share(state, card, mine) for card in holder.leased)
     if mine == theirs or not over or not lacks(state, gpu, theirs):
         return False
-    for node in tree.way(holder.owner):
-        after.update({(card, node): amount for card, amount in holder.leased.items()})
+    leaves = {(card, node): amount for card, amount in holder.leased.items() for node in tree.way(holder.owner)}
+    after.update(leaves)
     if keeps and any(lacks(state, card, mine, after[card, mine]) for card in holder.leased):
         return False
-    comes = waits.out.get(gpu, 0) or waits.quota[gpu] - waits.leased.get(gpu, 0)
-    then = after.copy()
-    then.subtract({(gpu, node): comes for node in tree.way(waits.owner)})
     root = inside = 0  # how much more is lacking
-    for (card, node), went in then.items():
+    for (card, node), went in after.items():
         more = lacks(state, card, node, went) - lacks(state, card, node)
         if node.is_group or tree.parent(node.name) == ROOT:
             root += more
@@ -122,5 +119,5 @@ def gives_to(state: State, holder: Container, waits: Container, gpu: str, gone: 
             inside += more
     if root >= 0 and (root or inside >= 0 or mine in tree.way(holder.owner)[:1]):
         return False
-    gone |= after
+    gone.update(leaves)
     return True

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.core import policies
 from scheduler.core.effects import Preempt
-from scheduler.core.events import PeopleChanged, PreemptionChanged, PriorityChanged, UsageElsewhere
+from scheduler.core.events import PeopleChanged, PreemptionChanged, PriorityChanged, QuotaChanged, UsageElsewhere
 from scheduler.core.forecast import forecast
 from scheduler.core.people import heads
 from scheduler.core.people.heads import PATIENCE
@@ -212,6 +212,21 @@ def test_what_members_of_a_group_gain_may_cost_no_group_anything(held, goes):
     lab.now += 200
     preempted = [each.container for each in lab.do(PreemptionChanged(lab.now, SHARE)) if isinstance(each, Preempt)]
     assert preempted == ([goes] if goes else [])
+
+
+@pytest.mark.parametrize(("asks", "goes"), [(2, []), (10, ["ann2"])])
+def test_who_holds_a_part_gains_what_it_asks_for_and_not_all_of_its_quota(asks, goes):
+    lab = Lab(100)
+    lab.do(PreemptionChanged(0.0, SHARE))
+    lab.start("ann", 25, preemptible=False)
+    lab.start("ann", 44)
+    lab.start("bob", 30)
+    lab.start("cat", 1)
+    lab.do(QuotaChanged(lab.now, "cat", {"g": 30}))
+    lab.world.need(lab.count, 2, "g", asks, lab.now)
+    lab.now += 200
+    preempted = [each.container for each in lab.do(PreemptionChanged(lab.now, SHARE)) if isinstance(each, Preempt)]
+    assert preempted == goes, "without 44 of 69 ann lacks 8 of 33"
 
 
 def test_in_the_mode_idle_no_computing_holder_goes():
