@@ -196,8 +196,7 @@ void checkpoint_serve(void) {
 /* ---- the asker ---- */
 
 static CUresult ask(int pid, enum step step, unsigned patience_ms) {
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (patience_ms > LONGEST_MS) patience_ms = LONGEST_MS;
     struct card_process *process = pid > 0 ? card_process_of(pid) : NULL;
     if (process == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -234,7 +233,6 @@ EXPORT CUresult cuCheckpointProcessLock(int pid, const struct lock_args *args) {
 
 EXPORT CUresult cuCheckpointProcessCheckpoint(int pid, const void *args) {
     COUNTED();
-    (void)args;
     return ask(pid, CHECKPOINT, 0);
 }
 
@@ -271,8 +269,7 @@ static bool note_pairs(struct card_checkpoint *theirs, const struct restore_args
 
 EXPORT CUresult cuCheckpointProcessRestore(int pid, const struct restore_args *args) {
     COUNTED();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     struct card_process *process = pid > 0 ? card_process_of(pid) : NULL;
     if (process == NULL || !note_pairs(&process->checkpoint, args)) return CUDA_ERROR_INVALID_VALUE;
     return ask(pid, RESTORE, 0);
@@ -280,14 +277,12 @@ EXPORT CUresult cuCheckpointProcessRestore(int pid, const struct restore_args *a
 
 EXPORT CUresult cuCheckpointProcessUnlock(int pid, const void *args) {
     COUNTED();
-    (void)args;
     return ask(pid, UNLOCK, 0);
 }
 
 EXPORT CUresult cuCheckpointProcessGetState(int pid, int *state) {
     COUNTED();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     struct card_process *process = pid > 0 ? card_process_of(pid) : NULL;
     if (process == NULL || state == NULL) return CUDA_ERROR_INVALID_VALUE;
     *state = (int)atomic_load(&process->checkpoint.state);

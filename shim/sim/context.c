@@ -17,8 +17,7 @@ static _Thread_local int depth;
 static CUresult start(struct context *context, CUdevice device, unsigned flags) {
     if (!card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
     checkpoint_serve();
-    CUresult result = units_take(sim_gpu(device), SIM_CONTEXT_UNITS, &context->overhead);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(units_take(sim_gpu(device), SIM_CONTEXT_UNITS, &context->overhead));
     context->device = device;
     context->flags = flags;
     context->broken = CUDA_SUCCESS;
@@ -44,14 +43,12 @@ static void stop(struct context *context) {
 }
 
 static CUresult begin(CUdevice device) {
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     return sim_valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult context_current(struct context **context) {
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     *context = depth > 0 ? stack[depth - 1] : NULL;
     if (*context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (!(*context)->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -61,71 +58,46 @@ CUresult context_current(struct context **context) {
 /* ---- primary contexts ---- */
 
 CUresult context_retain(CUdevice device, struct context **context) {
-    CUresult result = begin(device);
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
+    REQUIRE(begin(device));
+    HOLD(&lock);
     struct context *mine = &primary[device];
-    if (!mine->alive) result = start(mine, device, mine->flags);
-    if (result == CUDA_SUCCESS) {
-        mine->users++;
-        *context = mine;
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
-    ENTERED();
-    return context == NULL ? CUDA_ERROR_INVALID_VALUE : context_retain(device, context);
-}
-
-CUresult context_release(CUdevice device) {
-    CUresult result = begin(device);
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    struct context *mine = &primary[device];
-    if (mine->users == 0)
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    else if (--mine->users == 0 && mine->alive)
-        stop(mine);
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    ENTERED();
-    return context_release(device);
-}
-
-EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    ENTERED();
-    return context_release(device);
-}
-
-static CUresult reset(CUdevice device) {
-    CUresult result = begin(device);
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
-    if (primary[device].alive) stop(&primary[device]);
-    primary[device].users = 0;
-    pthread_mutex_unlock(&lock);
+    if (!mine->alive) REQUIRE(start(mine, device, mine->flags));
+    mine->users++;
+    *context = mine;
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    ENTERED();
-    return reset(device);
+ENTRY(cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device),
+      context == NULL ? CUDA_ERROR_INVALID_VALUE : context_retain(device, context));
+
+CUresult context_release(CUdevice device) {
+    REQUIRE(begin(device));
+    HOLD(&lock);
+    struct context *mine = &primary[device];
+    if (mine->users == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--mine->users == 0 && mine->alive) stop(mine);
+    return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    ENTERED();
-    return reset(device);
+ENTRY(cuDevicePrimaryCtxRelease_v2, (CUdevice device), context_release(device));
+
+ENTRY(cuDevicePrimaryCtxRelease, (CUdevice device), context_release(device));
+
+static CUresult reset(CUdevice device) {
+    REQUIRE(begin(device));
+    HOLD(&lock);
+    if (primary[device].alive) stop(&primary[device]);
+    primary[device].users = 0;
+    return CUDA_SUCCESS;
 }
+
+ENTRY(cuDevicePrimaryCtxReset_v2, (CUdevice device), reset(device));
+
+ENTRY(cuDevicePrimaryCtxReset, (CUdevice device), reset(device));
 
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
     ENTERED();
-    CUresult result = begin(device);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(begin(device));
     if (flags != NULL) *flags = primary[device].flags;
     if (active != NULL) *active = primary[device].alive;
     return CUDA_SUCCESS;
@@ -134,24 +106,19 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int
 /* ---- made contexts ---- */
 
 static CUresult push(CUcontext context) {
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (context == NULL || depth == STACK) return CUDA_ERROR_INVALID_VALUE;
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     stack[depth++] = context;
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    ENTERED();
-    return push(context);
-}
+ENTRY(cuCtxPushCurrent_v2, (CUcontext context), push(context));
 ALSO(cuCtxPushCurrent, cuCtxPushCurrent_v2);
 
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     ENTERED();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
     depth--;
     if (context != NULL) *context = stack[depth];
@@ -165,8 +132,7 @@ static struct context *_Atomic destroyed; /* the last one, if `reuse` */
 EXPORT void sim_reuse_contexts(void) { atomic_store(&reuse, true); }
 
 CUresult context_create(CUcontext *context, unsigned flags, CUdevice device) {
-    CUresult result = begin(device);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(begin(device));
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
     /* Never freed: a program may go on using the handle of a destroyed context, and gets an error. */
     struct context *made = atomic_exchange(&destroyed, NULL);
@@ -175,7 +141,7 @@ CUresult context_create(CUcontext *context, unsigned flags, CUdevice device) {
     else
         memset(made, 0, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    result = start(made, device, flags);
+    CUresult result = start(made, device, flags);
     if (result == CUDA_SUCCESS) result = push(made);
     if (result == CUDA_SUCCESS)
         *context = made;
@@ -184,15 +150,9 @@ CUresult context_create(CUcontext *context, unsigned flags, CUdevice device) {
     return result;
 }
 
-EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
-    ENTERED();
-    return context_create(context, flags, device);
-}
+ENTRY(cuCtxCreate, (CUcontext *context, unsigned flags, CUdevice device), context_create(context, flags, device));
 
-EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
-    ENTERED();
-    return context_create(context, flags, device);
-}
+ENTRY(cuCtxCreate_v2, (CUcontext *context, unsigned flags, CUdevice device), context_create(context, flags, device));
 
 EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
     ENTERED();
@@ -207,8 +167,7 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned flags,
 }
 
 static CUresult destroy(CUcontext context) {
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (context == NULL || (context >= primary && context < primary + CARD_GPUS)) return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     bool was_alive = context->alive;
@@ -220,27 +179,17 @@ static CUresult destroy(CUcontext context) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
-    ENTERED();
-    return destroy(context);
-}
+ENTRY(cuCtxDestroy_v2, (CUcontext context), destroy(context));
 
-EXPORT CUresult cuCtxDestroy(CUcontext context) {
-    ENTERED();
-    return destroy(context);
-}
+ENTRY(cuCtxDestroy, (CUcontext context), destroy(context));
 
-EXPORT CUresult cuCtxDetach(CUcontext context) {
-    ENTERED();
-    return destroy(context);
-}
+ENTRY(cuCtxDetach, (CUcontext context), destroy(context));
 
 /* ---- the current context ---- */
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
     ENTERED();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (context == NULL) {
         if (depth > 0) depth--;
         return CUDA_SUCCESS;
@@ -253,8 +202,7 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
 
 EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
     ENTERED();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
     *context = depth > 0 ? stack[depth - 1] : NULL;
     return CUDA_SUCCESS;
@@ -263,8 +211,7 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
 EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
     *device = context->device;
     return CUDA_SUCCESS;
@@ -273,8 +220,7 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
 EXPORT CUresult cuCtxGetFlags(unsigned *flags) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (flags == NULL) return CUDA_ERROR_INVALID_VALUE;
     *flags = context->flags;
     return CUDA_SUCCESS;
@@ -283,8 +229,7 @@ EXPORT CUresult cuCtxGetFlags(unsigned *flags) {
 EXPORT CUresult cuCtxSynchronize(void) {
     LOOKS();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     card_settle(sim_gpu(context->device));
     pool_settle();
     return CUDA_SUCCESS;
@@ -292,8 +237,7 @@ EXPORT CUresult cuCtxSynchronize(void) {
 
 EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
     LOOKS();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     card_settle(sim_gpu(context->device));
@@ -303,8 +247,7 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
 
 EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
     ENTERED();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -318,8 +261,7 @@ static CUresult grow_heap(struct context *context, size_t bytes) {
     unsigned gpu = sim_gpu(context->device);
     struct units more = {0};
     if (beyond > card_open()->gpu[gpu].units) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = beyond > 0 ? units_take(gpu, beyond, &more) : CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(beyond > 0 ? units_take(gpu, beyond, &more) : CUDA_SUCCESS);
     if (context->limits.taken != NULL) units_give(gpu, &context->limits);
     context->limits = more;
     return CUDA_SUCCESS;
@@ -328,21 +270,18 @@ static CUresult grow_heap(struct context *context, size_t bytes) {
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (limit < 0 || limit >= CONTEXT_LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    pthread_mutex_lock(&lock);
-    if (limit == LIMIT_HEAP) result = grow_heap(context, value);
-    if (result == CUDA_SUCCESS) context->limit[limit] = value;
-    pthread_mutex_unlock(&lock);
-    return result;
+    HOLD(&lock);
+    if (limit == LIMIT_HEAP) REQUIRE(grow_heap(context, value));
+    context->limit[limit] = value;
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetLimit(size_t *value, int limit) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (limit < 0 || limit >= CONTEXT_LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *value = context->limit[limit];
@@ -351,8 +290,7 @@ EXPORT CUresult cuCtxGetLimit(size_t *value, int limit) {
 
 EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
     ENTERED();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (version == NULL || (context != NULL && !context->alive)) return CUDA_ERROR_INVALID_VALUE;
     *version = SIM_CUDA_VERSION;
     return CUDA_SUCCESS;

@@ -67,7 +67,7 @@ EXPORT CUresult cuInit(unsigned flags) {
     ENTERED();
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (forked) return CUDA_ERROR_NOT_INITIALIZED;
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     const struct card *card = card_open();
     if (card != NULL && !initialised) {
         choose(card);
@@ -76,7 +76,6 @@ EXPORT CUresult cuInit(unsigned flags) {
             initialised = true;
         }
     }
-    pthread_mutex_unlock(&lock);
     return initialised ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
@@ -90,16 +89,14 @@ EXPORT CUresult cuDriverGetVersion(int *version) {
 /* Every query of a device begins like this. */
 #define CHECK_DEVICE(out, device)                                                                                      \
     do {                                                                                                               \
-        CUresult ready = sim_ready();                                                                                  \
-        if (ready != CUDA_SUCCESS) return ready;                                                                       \
+        REQUIRE(sim_ready());                                                                                          \
         if ((out) == NULL) return CUDA_ERROR_INVALID_VALUE;                                                            \
         if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;                                                      \
     } while (0)
 
 EXPORT CUresult cuDeviceGetCount(int *devices) {
     ENTERED();
-    CUresult ready = sim_ready();
-    if (ready != CUDA_SUCCESS) return ready;
+    REQUIRE(sim_ready());
     if (devices == NULL) return CUDA_ERROR_INVALID_VALUE;
     *devices = count;
     return CUDA_SUCCESS;

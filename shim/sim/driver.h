@@ -8,7 +8,6 @@
 #include "card/units.h"
 #include "gate.h"
 
-#include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +33,21 @@ struct entry {
 #define LOOKS()                                                                                                        \
     COUNTED();                                                                                                         \
     __attribute__((cleanup(gate_leave), unused)) struct gate_visit sim_visit = {gate_look(), __func__}
+
+/* An entry point that only calls what does the work, as several of one kind do. */
+#define ENTRY(name, params, call)                                                                                      \
+    EXPORT CUresult name params {                                                                                      \
+        ENTERED();                                                                                                     \
+        return call;                                                                                                   \
+    }                                                                                                                  \
+    extern __typeof__(name) name
+
+/* Returns what the call returned, unless that is success. */
+#define REQUIRE(call)                                                                                                  \
+    do {                                                                                                               \
+        CUresult required = (call);                                                                                    \
+        if (required != CUDA_SUCCESS) return required;                                                                 \
+    } while (0)
 
 /* Room for what a handle stands for, all zero. Unlike calloc's, it is what was freed last: a driver gives a handle out
  * again as soon as it can. */

@@ -36,8 +36,7 @@ static struct resource processors(unsigned count) {
 
 EXPORT CUresult cuDeviceGetDevResource(CUdevice device, struct resource *resource, int type) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (resource == NULL || type != RESOURCE_SM) return CUDA_ERROR_INVALID_VALUE;
     *resource = processors(PROCESSORS);

@@ -4,7 +4,6 @@
 #include "card/computing.h"
 #include "card/processes.h"
 
-#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,23 +25,18 @@ static nvmlReturn_t put(char *text, unsigned room, const char *value) {
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 
 EXPORT nvmlReturn_t nvmlInit_v2(void) {
-    pthread_mutex_lock(&users_lock);
+    HOLD(&users_lock);
     bool there = card_open() != NULL;
     if (there) atomic_fetch_add(&nvml_users, 1);
-    pthread_mutex_unlock(&users_lock);
     return there ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInit_v2(); }
-EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
-    (void)flags;
-    return nvmlInit_v2();
-}
+EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags) { return nvmlInit_v2(); }
 
 EXPORT nvmlReturn_t nvmlShutdown(void) {
     if (atomic_load(&nvml_users) == 0) return NVML_ERROR_UNINITIALIZED;
-    pthread_mutex_lock(&users_lock);
+    HOLD(&users_lock);
     if (atomic_fetch_sub(&nvml_users, 1) == 1) card_close(); /* the next user may name another card */
-    pthread_mutex_unlock(&users_lock);
     return NVML_SUCCESS;
 }
 

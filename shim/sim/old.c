@@ -17,15 +17,14 @@ static struct low *list;
 
 static CUresult take(unsigned *address, unsigned bytes) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (address == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     struct low *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *made = (struct low){.bytes = bytes, .gpu = sim_gpu(context->device)};
     int file;
     off_t offset;
-    result = heap_take_hidden(made->gpu, bytes, &made->memory, &file, &offset);
+    CUresult result = heap_take_hidden(made->gpu, bytes, &made->memory, &file, &offset);
     if (result == CUDA_SUCCESS) {
         void *low = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_32BIT, file, offset);
         if (low != MAP_FAILED) {
@@ -43,19 +42,16 @@ static CUresult take(unsigned *address, unsigned bytes) {
     return result;
 }
 
-EXPORT CUresult cuMemAlloc(unsigned *address, unsigned bytes) {
-    ENTERED();
-    return take(address, bytes);
-}
+ENTRY(cuMemAlloc, (unsigned *address, unsigned bytes), take(address, bytes));
 
 EXPORT CUresult cuMemAllocPitch(unsigned *address, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
     ENTERED();
     if (pitch == NULL || (element != 4 && element != 8 && element != 16)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t row = ((uint64_t)width + 511) / 512 * 512, bytes = row * height;
     if (bytes > UINT32_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = take(address, (unsigned)bytes);
-    if (result == CUDA_SUCCESS) *pitch = (unsigned)row;
-    return result;
+    REQUIRE(take(address, (unsigned)bytes));
+    *pitch = (unsigned)row;
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemFree(unsigned address) {
@@ -77,12 +73,11 @@ EXPORT CUresult cuMemFree(unsigned address) {
 }
 
 bool old_find(CUdeviceptr address, struct place *place) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     const struct low *low = list;
     while (low != NULL && address - low->address >= low->bytes) low = low->next;
     if (low != NULL)
         *place = (struct place){.gpu = low->gpu, .base = low->address, .bytes = low->bytes, .kind = BLOCK_DEVICE};
-    pthread_mutex_unlock(&lock);
     return low != NULL;
 }
 
@@ -91,8 +86,7 @@ static unsigned clamp(uint64_t bytes) { return bytes > UINT32_MAX ? UINT32_MAX :
 EXPORT CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     unsigned gpu = sim_gpu(context->device);
     if (free_bytes != NULL) *free_bytes = clamp(card_free(card_here(gpu)) * CARD_UNIT);
     if (total != NULL) *total = clamp(card_open()->gpu[gpu].units * CARD_UNIT);
@@ -101,8 +95,7 @@ EXPORT CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
 
 EXPORT CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (bytes == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     *bytes = clamp(card_open()->gpu[sim_gpu(device)].units * CARD_UNIT);

@@ -55,8 +55,7 @@ EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version,
 EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
     ENTERED();
     int found;
-    CUresult result = find(name, function, version, flags, &found);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(find(name, function, version, flags, &found));
     if (status != NULL) *status = found;
     return found == FOUND || status != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

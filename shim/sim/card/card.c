@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,10 +105,9 @@ static void open_card(void) {
 struct card *card_open(void) {
     struct card *found = atomic_load_explicit(&opened, memory_order_acquire);
     if (found != NULL) return found;
-    pthread_mutex_lock(&open_lock);
+    HOLD(&open_lock);
     if (card == NULL) open_card();
     atomic_store_explicit(&opened, card, memory_order_release);
-    pthread_mutex_unlock(&open_lock);
     return card;
 }
 

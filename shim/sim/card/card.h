@@ -17,6 +17,7 @@
 #ifndef SIM_CARD_H
 #define SIM_CARD_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,6 +29,11 @@
 #define CARD_PROCESSES 1024
 #define CARD_NAME "Simulated GPU"
 #define CARD_UUID_TEXT 41 /* "GPU-" and 36 characters, and the end */
+
+/* The lock is held from here to the end of the scope. */
+static inline pthread_mutex_t *sim_locked(pthread_mutex_t *lock) { return pthread_mutex_lock(lock), lock; }
+static inline void sim_unlock(pthread_mutex_t **lock) { pthread_mutex_unlock(*lock); }
+#define HOLD(lock) __attribute__((cleanup(sim_unlock), unused)) pthread_mutex_t *sim_held = sim_locked(lock)
 
 /* A reading of a GPU's clock, and when it was so: computing.c. */
 union card_moment {

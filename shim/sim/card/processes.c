@@ -1,7 +1,6 @@
 #include "processes.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -119,13 +118,12 @@ static void in_child(void) { self = -1; }
 
 bool card_join(void) {
     static bool watching;
-    pthread_mutex_lock(&join_lock);
+    HOLD(&join_lock);
     if (!watching) watching = pthread_atfork(NULL, NULL, in_child) == 0;
     for (int pass = 0; self < 0 && pass < 3; pass++) {
         if (pass > 0) card_look(true);
         for (unsigned entry = 0; self < 0 && entry < CARD_PROCESSES; entry++) claim(entry, pass < 2);
     }
-    pthread_mutex_unlock(&join_lock);
     return self >= 0;
 }
 

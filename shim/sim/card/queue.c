@@ -8,7 +8,6 @@
 #include "computing.h"
 #include "processes.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -88,25 +87,20 @@ static uint64_t append(unsigned gpu, struct card_process *process, uint64_t ns, 
 uint64_t card_compute(unsigned gpu, uint64_t ns) {
     struct card_process *process = card_self();
     if (process == NULL || ns == 0) return card_given(gpu);
-    pthread_mutex_lock(&queue[gpu].lock);
-    uint64_t end = append(gpu, process, ns, NULL);
-    pthread_mutex_unlock(&queue[gpu].lock);
-    return end;
+    HOLD(&queue[gpu].lock);
+    return append(gpu, process, ns, NULL);
 }
 
 uint64_t card_given(unsigned gpu) {
-    pthread_mutex_lock(&queue[gpu].lock);
+    HOLD(&queue[gpu].lock);
     uint64_t end = queue[gpu].end;
-    pthread_mutex_unlock(&queue[gpu].lock);
     return card_self() != NULL ? end : 0;
 }
 
 bool card_reached(unsigned gpu, uint64_t end) {
     if (end == 0) return true;
-    pthread_mutex_lock(&queue[gpu].lock);
-    bool reached = end <= place(gpu, card_clock(card_here(gpu)).ps);
-    pthread_mutex_unlock(&queue[gpu].lock);
-    return reached;
+    HOLD(&queue[gpu].lock);
+    return end <= place(gpu, card_clock(card_here(gpu)).ps);
 }
 
 static void sleep_until(uint64_t ns) {
@@ -144,7 +138,7 @@ bool card_wait(unsigned gpu, uint64_t end, uint64_t deadline_ns) {
 void card_computes_on(unsigned gpu, unsigned from, unsigned to) {
     struct queue *mine = &queue[gpu];
     struct card_process *process = card_self();
-    pthread_mutex_lock(&mine->lock);
+    HOLD(&mine->lock);
     /* It is on its own scale where it was: the clocks of two cards differ by what others have computed. */
     mine->stalled += card_clock(to).ps - card_clock(from).ps;
     if (process != NULL && mine->end > 0) {
@@ -153,7 +147,6 @@ void card_computes_on(unsigned gpu, unsigned from, unsigned to) {
         atomic_fetch_add(&there->rested, end - atomic_load(&there->end));
         atomic_store(&there->end, end);
     }
-    pthread_mutex_unlock(&mine->lock);
 }
 
 void card_settle(unsigned gpu) { card_wait(gpu, card_given(gpu), 0); }
@@ -202,7 +195,7 @@ uint64_t card_meet(unsigned gpu, unsigned channel, unsigned rank, uint64_t ns) {
     struct card_process *process = card_self();
     struct barrier *barrier = process != NULL ? calloc(1, sizeof *barrier) : NULL;
     if (barrier == NULL) return card_given(gpu);
-    pthread_mutex_lock(&queue[gpu].lock);
+    HOLD(&queue[gpu].lock);
     make_room(gpu);
     barrier->channel = channel;
     barrier->rank = rank;
@@ -210,7 +203,6 @@ uint64_t card_meet(unsigned gpu, unsigned channel, unsigned rank, uint64_t ns) {
     uint64_t end = append(gpu, process, ns, barrier);
     card_channel_write(channel, rank, barrier->number);
     be_watched(gpu);
-    pthread_mutex_unlock(&queue[gpu].lock);
     return end;
 }
 

@@ -93,7 +93,6 @@ static CUresult describe(void *data, int attribute, CUdeviceptr address) {
 
 EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     return data == NULL ? CUDA_ERROR_INVALID_VALUE : describe(data, attribute, address);
 }

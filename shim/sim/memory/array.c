@@ -81,14 +81,13 @@ static CUresult take(struct array *array, uint64_t bytes) {
 
 static CUresult create(CUarray *array, const struct descriptor *is) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     uint64_t bytes;
     if (!size_of(is, &bytes)) return CUDA_ERROR_INVALID_VALUE;
     struct array *made = sim_new(sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     made->is = *is;
-    result = take(made, bytes);
+    CUresult result = take(made, bytes);
     if (result == CUDA_SUCCESS)
         *array = made;
     else
@@ -98,8 +97,7 @@ static CUresult create(CUarray *array, const struct descriptor *is) {
 
 static CUresult destroy(CUarray array) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (array == NULL) return CUDA_ERROR_INVALID_HANDLE;
     if (array->memory != 0) heap_give(array->memory);
     if (array->mapped != NULL) physical_detach(array->mapped);
@@ -108,10 +106,8 @@ static CUresult destroy(CUarray array) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const struct descriptor *is) {
-    ENTERED();
-    return array != NULL && is != NULL ? create(array, is) : CUDA_ERROR_INVALID_VALUE;
-}
+ENTRY(cuArray3DCreate_v2, (CUarray *array, const struct descriptor *is),
+      array != NULL && is != NULL ? create(array, is) : CUDA_ERROR_INVALID_VALUE);
 
 EXPORT CUresult cuArrayCreate_v2(CUarray *array, const struct descriptor_2d *is) {
     ENTERED();
@@ -131,10 +127,7 @@ EXPORT CUresult cuArrayCreate(CUarray *array, const struct descriptor_2d_v1 *is)
     return create(array, &(struct descriptor){is->width, is->height, 0, is->format, is->channels, 0});
 }
 
-EXPORT CUresult cuArrayDestroy(CUarray array) {
-    ENTERED();
-    return destroy(array);
-}
+ENTRY(cuArrayDestroy, (CUarray array), destroy(array));
 
 /* ---- mipmapped arrays ---- */
 
@@ -170,10 +163,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUarray *mipmap, const struct descriptor 
     return result;
 }
 
-EXPORT CUresult cuMipmappedArrayDestroy(CUarray mipmap) {
-    ENTERED();
-    return destroy(mipmap);
-}
+ENTRY(cuMipmappedArrayDestroy, (CUarray mipmap), destroy(mipmap));
 
 /* ---- deferred mapping ---- */
 
@@ -183,8 +173,7 @@ struct requirements { /* CUDA_ARRAY_MEMORY_REQUIREMENTS */
 };
 
 static CUresult requirements(struct requirements *need, CUarray array, CUdevice device) {
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (array == NULL) return CUDA_ERROR_INVALID_HANDLE;
     if (need == NULL || !(array->is.flags & DEFERRED_MAPPING)) return CUDA_ERROR_INVALID_VALUE;
@@ -192,15 +181,11 @@ static CUresult requirements(struct requirements *need, CUarray array, CUdevice 
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuArrayGetMemoryRequirements(struct requirements *need, CUarray array, CUdevice device) {
-    ENTERED();
-    return requirements(need, array, device);
-}
+ENTRY(cuArrayGetMemoryRequirements, (struct requirements *need, CUarray array, CUdevice device),
+      requirements(need, array, device));
 
-EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(struct requirements *need, CUarray mipmap, CUdevice device) {
-    ENTERED();
-    return requirements(need, mipmap, device);
-}
+ENTRY(cuMipmappedArrayGetMemoryRequirements, (struct requirements *need, CUarray mipmap, CUdevice device),
+      requirements(need, mipmap, device));
 
 struct map_info { /* CUarrayMapInfo */
     int resource_type;
@@ -232,10 +217,9 @@ static CUresult map_one(const struct map_info *info) {
 
 EXPORT CUresult cuMemMapArrayAsync(struct map_info *infos, unsigned count, CUstream stream) {
     ENTERED();
-    (void)stream;
-    CUresult result = sim_ready();
-    if (result == CUDA_SUCCESS && infos == NULL) result = CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++) result = map_one(&infos[i]);
-    return result;
+    REQUIRE(sim_ready());
+    if (infos == NULL) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) REQUIRE(map_one(&infos[i]));
+    return CUDA_SUCCESS;
 }
 ALSO(cuMemMapArrayAsync_ptsz, cuMemMapArrayAsync);

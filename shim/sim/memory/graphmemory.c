@@ -85,10 +85,9 @@ struct graph_memory *graph_memory_new(CUdevice device, uint64_t bytes) {
         free(memory);
         return NULL;
     }
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     memory->next = memories;
     memories = memory;
-    pthread_mutex_unlock(&lock);
     return memory;
 }
 
@@ -104,16 +103,14 @@ static void end_unless_needed(struct graph_memory *memory) {
 }
 
 void graph_memory_hold(struct graph_memory *memory) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     memory->holders++;
-    pthread_mutex_unlock(&lock);
 }
 
 void graph_memory_drop(struct graph_memory *memory) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     memory->holders--;
     end_unless_needed(memory);
-    pthread_mutex_unlock(&lock);
 }
 
 CUdeviceptr graph_memory_address(const struct graph_memory *memory) { return memory->base; }
@@ -129,31 +126,24 @@ static void unback(struct graph_memory *memory) {
 }
 
 CUresult graph_memory_prepare(struct graph_memory *memory) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     struct backing *backing = memory->backing == NULL ? backing_get(memory->device, memory->bytes) : NULL;
     if (backing != NULL) backing_keep(memory->device, backing);
-    CUresult result = backing != NULL || memory->backing != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_unlock(&lock);
-    return result;
+    return backing != NULL || memory->backing != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult graph_memory_take(struct graph_memory *memory, bool again) {
-    pthread_mutex_lock(&lock);
-    CUresult result = CUDA_SUCCESS;
+    HOLD(&lock);
     if (memory->backing != NULL && again) unback(memory);
-    if (memory->backing != NULL) {
-        result = CUDA_ERROR_INVALID_VALUE; /* run twice without a free */
-    } else if ((memory->backing = backing_get(memory->device, memory->bytes)) == NULL) {
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    } else {
-        void *at = (void *)(uintptr_t)memory->base;
-        mmap(at, memory->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, memory->backing->file,
-             memory->backing->offset);
-        madvise(at, memory->bytes, MADV_DONTFORK);
-        count(memory->device, USED_CURRENT, (int64_t)memory->bytes);
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
+    if (memory->backing != NULL) return CUDA_ERROR_INVALID_VALUE; /* run twice without a free */
+    memory->backing = backing_get(memory->device, memory->bytes);
+    if (memory->backing == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    void *at = (void *)(uintptr_t)memory->base;
+    mmap(at, memory->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, memory->backing->file,
+         memory->backing->offset);
+    madvise(at, memory->bytes, MADV_DONTFORK);
+    count(memory->device, USED_CURRENT, (int64_t)memory->bytes);
+    return CUDA_SUCCESS;
 }
 
 static struct graph_memory *lookup(CUdeviceptr address) {
@@ -163,29 +153,25 @@ static struct graph_memory *lookup(CUdeviceptr address) {
 }
 
 CUresult graph_memory_free(CUdeviceptr address) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     struct graph_memory *memory = lookup(address);
-    bool found = memory != NULL && memory->base == address;
-    if (found) {
-        unback(memory);
-        end_unless_needed(memory);
-    }
-    pthread_mutex_unlock(&lock);
-    return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (memory == NULL || memory->base != address) return CUDA_ERROR_INVALID_VALUE;
+    unback(memory);
+    end_unless_needed(memory);
+    return CUDA_SUCCESS;
 }
 
 bool graph_memory_find(CUdeviceptr address, struct place *place) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     const struct graph_memory *memory = lookup(address);
     if (memory != NULL)
         *place = (struct place){
             .gpu = sim_gpu(memory->device), .base = memory->base, .bytes = memory->asked, .kind = BLOCK_POOL};
-    pthread_mutex_unlock(&lock);
     return memory != NULL;
 }
 
 void graph_memory_forget(CUdevice device) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     for (struct graph_memory *memory = memories, *next; memory != NULL; memory = next) {
         next = memory->next;
         if (memory->device != device || memory->backing == NULL) continue;
@@ -193,34 +179,28 @@ void graph_memory_forget(CUdevice device) {
         end_unless_needed(memory);
     }
     release_spare(device);
-    pthread_mutex_unlock(&lock);
 }
 
 /* ---- the calls ---- */
 
 static CUresult check(CUdevice device) {
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     return sim_valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
     ENTERED();
-    CUresult result = check(device);
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&lock);
+    REQUIRE(check(device));
+    HOLD(&lock);
     release_spare(device);
-    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value) {
     ENTERED();
-    CUresult result = check(device);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(check(device));
     if (value == NULL || attribute < 0 || attribute >= ATTRIBUTES) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     *(uint64_t *)value = figures[device][attribute];
-    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }

@@ -267,48 +267,34 @@ static CUresult small_give(unsigned gpu, struct shared_block *shared, uint64_t o
 CUresult heap_take(unsigned gpu, const void *owner, uint64_t bytes, enum block_kind kind, CUdeviceptr *address) {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > card_open()->gpu[gpu].units * CARD_UNIT) return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&lock);
-    CUresult result;
-    if (bytes <= SMALL) {
-        result = small_take(gpu, owner, bytes, kind, address);
-    } else {
-        struct block *block;
-        result = block_take(gpu, owner, kind, (bytes + CARD_UNIT - 1) / CARD_UNIT, &block);
-        if (result == CUDA_SUCCESS) {
-            block->bytes = bytes;
-            *address = block_address(&windows[gpu], block);
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
+    HOLD(&lock);
+    if (bytes <= SMALL) return small_take(gpu, owner, bytes, kind, address);
+    struct block *block;
+    REQUIRE(block_take(gpu, owner, kind, (bytes + CARD_UNIT - 1) / CARD_UNIT, &block));
+    block->bytes = bytes;
+    *address = block_address(&windows[gpu], block);
+    return CUDA_SUCCESS;
 }
 
 CUresult heap_take_hidden(unsigned gpu, uint64_t bytes, CUdeviceptr *address, int *file, off_t *offset) {
     /* Rounded up, so that it is a block of its own. */
-    CUresult result = heap_take(gpu, NULL, bytes < CARD_UNIT ? CARD_UNIT : bytes, BLOCK_HIDDEN, address);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(heap_take(gpu, NULL, bytes < CARD_UNIT ? CARD_UNIT : bytes, BLOCK_HIDDEN, address));
     *file = windows[gpu].file;
     *offset = (off_t)(*address - (uintptr_t)windows[gpu].base);
     return CUDA_SUCCESS;
 }
 
 CUresult heap_give(CUdeviceptr address) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     unsigned gpu;
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
     struct window *window = window_of(address, &gpu);
     struct block *block = window == NULL ? NULL : block_at(window, address);
-    if (block != NULL) {
-        uint64_t offset = address - block_address(window, block);
-        if (block->shared != NULL) {
-            result = small_give(gpu, block->shared, offset);
-        } else if (offset == 0) {
-            block_give(gpu, block);
-            result = CUDA_SUCCESS;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
+    if (block == NULL) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t offset = address - block_address(window, block);
+    if (block->shared != NULL) return small_give(gpu, block->shared, offset);
+    if (offset != 0) return CUDA_ERROR_INVALID_VALUE;
+    block_give(gpu, block);
+    return CUDA_SUCCESS;
 }
 
 static bool find_small(const struct shared_block *shared, struct place *place, uint64_t offset) {
@@ -334,46 +320,36 @@ static bool find(CUdeviceptr address, struct place *place) {
 }
 
 bool heap_find(CUdeviceptr address, struct place *place) {
-    pthread_mutex_lock(&lock);
-    bool found = find(address, place);
-    pthread_mutex_unlock(&lock);
-    return found;
+    HOLD(&lock);
+    return find(address, place);
 }
 
 bool heap_has_managed(void) {
-    pthread_mutex_lock(&lock);
-    bool has = managed > 0;
-    pthread_mutex_unlock(&lock);
-    return has;
+    HOLD(&lock);
+    return managed > 0;
 }
 
 int heap_open(unsigned gpu) {
-    pthread_mutex_lock(&lock);
-    int file = window_open(gpu) ? windows[gpu].file : -1;
-    pthread_mutex_unlock(&lock);
-    return file;
+    HOLD(&lock);
+    return window_open(gpu) ? windows[gpu].file : -1;
 }
 
 int heap_file(CUdeviceptr address, off_t *offset) {
     unsigned gpu;
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     const struct window *window = window_of(address, &gpu);
     if (window != NULL) *offset = (off_t)(address - (uintptr_t)window->base);
-    int file = window != NULL ? window->file : -1;
-    pthread_mutex_unlock(&lock);
-    return file;
+    return window != NULL ? window->file : -1;
 }
 
 bool heap_is_ours(CUdeviceptr address) {
     unsigned gpu;
-    pthread_mutex_lock(&lock);
-    bool ours = window_of(address, &gpu) != NULL;
-    pthread_mutex_unlock(&lock);
-    return ours;
+    HOLD(&lock);
+    return window_of(address, &gpu) != NULL;
 }
 
 void heap_drop(unsigned gpu, const void *owner) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     struct window *window = &windows[gpu];
     for (uint64_t unit = 0; window->base != NULL && unit < window->units; unit++) {
         struct block *block = window->at[unit];
@@ -381,5 +357,4 @@ void heap_drop(unsigned gpu, const void *owner) {
         if (block->shared != NULL) roomy_remove(block->shared);
         block_give(gpu, block);
     }
-    pthread_mutex_unlock(&lock);
 }

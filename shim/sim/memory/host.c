@@ -16,19 +16,17 @@ static struct pinned *list;
 static bool add(void *base, uint64_t bytes) {
     struct pinned *made = malloc(sizeof *made);
     if (made == NULL) return false;
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     *made = (struct pinned){(uintptr_t)base, bytes, list};
     list = made;
-    pthread_mutex_unlock(&lock);
     return true;
 }
 
 static bool lookup(uintptr_t address, struct pinned *found) {
-    pthread_mutex_lock(&lock);
+    HOLD(&lock);
     const struct pinned *one = list;
     while (one != NULL && address - one->base >= one->bytes) one = one->next;
     if (one != NULL) *found = *one;
-    pthread_mutex_unlock(&lock);
     return one != NULL;
 }
 
@@ -59,8 +57,7 @@ static CUresult working(void) {
 }
 
 static CUresult allocate(void **address, uint64_t bytes) {
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (address == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -72,21 +69,13 @@ static CUresult allocate(void **address, uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemAllocHost_v2(void **address, size_t bytes) {
-    ENTERED();
-    return allocate(address, bytes);
-}
+ENTRY(cuMemAllocHost_v2, (void **address, size_t bytes), allocate(address, bytes));
 
-EXPORT CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags) {
-    ENTERED();
-    (void)flags;
-    return allocate(address, bytes);
-}
+ENTRY(cuMemHostAlloc, (void **address, size_t bytes, unsigned flags), allocate(address, bytes));
 
 EXPORT CUresult cuMemFreeHost(void *address) {
     ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     struct pinned found;
     if (!take_out((uintptr_t)address, &found)) return CUDA_ERROR_INVALID_VALUE;
     munmap(address, found.bytes);

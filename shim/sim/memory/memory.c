@@ -7,16 +7,12 @@
 
 static CUresult take(CUdeviceptr *address, uint64_t bytes, enum block_kind kind) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (address == NULL) return CUDA_ERROR_INVALID_VALUE;
     return heap_take(sim_gpu(context->device), context, bytes, kind, address);
 }
 
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
-    ENTERED();
-    return take(address, bytes, BLOCK_DEVICE);
-}
+ENTRY(cuMemAlloc_v2, (CUdeviceptr *address, size_t bytes), take(address, bytes, BLOCK_DEVICE));
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element) {
     ENTERED();
@@ -25,9 +21,9 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t w
     if (__builtin_add_overflow(width, PITCH - 1, &row)) return CUDA_ERROR_OUT_OF_MEMORY;
     row = row / PITCH * PITCH;
     if (__builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = take(address, bytes, BLOCK_DEVICE);
-    if (result == CUDA_SUCCESS) *pitch = row;
-    return result;
+    REQUIRE(take(address, bytes, BLOCK_DEVICE));
+    *pitch = row;
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags) {
@@ -50,8 +46,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     unsigned gpu = sim_gpu(context->device);
     if (free_bytes != NULL) *free_bytes = card_free(card_here(gpu)) * CARD_UNIT;
     if (total != NULL) *total = card_open()->gpu[gpu].units * CARD_UNIT;
@@ -65,8 +60,7 @@ enum side { TO = 1, FROM = 2, BOTH = TO | FROM };
 
 static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum side device, CUstream stream) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if ((device & TO) && !address_covers(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
     if ((device & FROM) && !address_covers(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return work_submit(stream, &(struct work){.type = NODE_COPY, .copy = {to, from, bytes}});
@@ -81,42 +75,26 @@ static CUresult copy_now(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum si
     return copy(to, from, bytes, device, DEFAULT);
 }
 
-EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-    ENTERED();
-    return copy_now(to, (uintptr_t)from, bytes, TO);
-}
+ENTRY(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), copy_now(to, (uintptr_t)from, bytes, TO));
 ALSO(cuMemcpyHtoD_v2_ptds, cuMemcpyHtoD_v2);
 
-EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-    ENTERED();
-    return copy_now((uintptr_t)to, from, bytes, FROM);
-}
+ENTRY(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), copy_now((uintptr_t)to, from, bytes, FROM));
 ALSO(cuMemcpyDtoH_v2_ptds, cuMemcpyDtoH_v2);
 
-EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    ENTERED();
-    return copy_now(to, from, bytes, BOTH);
-}
+ENTRY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), copy_now(to, from, bytes, BOTH));
 ALSO(cuMemcpyDtoD_v2_ptds, cuMemcpyDtoD_v2);
 
 static CUresult set(CUdeviceptr to, uint32_t value, uint64_t width, size_t count, CUstream stream) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     uint64_t bytes;
     if (to % width != 0 || __builtin_mul_overflow(count, width, &bytes) || !address_covers(to, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     return work_submit(stream, &(struct work){.type = NODE_SET, .set = {to, value, width, count}});
 }
 
-EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
-    ENTERED();
-    return set(to, value, 1, count, DEFAULT);
-}
+ENTRY(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count), set(to, value, 1, count, DEFAULT));
 ALSO(cuMemsetD8_v2_ptds, cuMemsetD8_v2);
 
-EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
-    ENTERED();
-    return set(to, value, 4, count, DEFAULT);
-}
+ENTRY(cuMemsetD32_v2, (CUdeviceptr to, unsigned value, size_t count), set(to, value, 4, count, DEFAULT));
 ALSO(cuMemsetD32_v2_ptds, cuMemsetD32_v2);

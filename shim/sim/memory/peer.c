@@ -11,8 +11,7 @@
 static _Atomic uint64_t reaches[CARD_GPUS]; /* by device: whose memory its context may use */
 
 static CUresult peers(struct context *peer, struct context **here) {
-    CUresult result = context_current(here);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(here));
     if (peer == NULL || !peer->alive) return CUDA_ERROR_INVALID_CONTEXT;
     return peer->device != (*here)->device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
@@ -21,8 +20,7 @@ EXPORT CUresult cuCtxEnablePeerAccess(struct context *peer, unsigned flags) {
     ENTERED();
     struct context *here;
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = peers(peer, &here);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(peers(peer, &here));
     uint64_t bit = (uint64_t)1 << peer->device;
     if (atomic_fetch_or(&reaches[here->device], bit) & bit) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     gate_tie();
@@ -38,19 +36,19 @@ struct multicast { /* CUmulticastObjectProp */
 /* An object that memory of several cards can be bound to; it holds none of its own, and binding is not simulated. */
 EXPORT CUresult cuMulticastCreate(CUmemHandle *handle, const struct multicast *is) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (handle == NULL || is == NULL || is->devices == 0 || is->bytes == 0 || is->bytes % CARD_UNIT != 0 || is->flags)
         return CUDA_ERROR_INVALID_VALUE;
     struct physical *physical = calloc(1, sizeof *physical);
     if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *physical = (struct physical){.bytes = is->bytes, .properties = {.handle_types = (int)is->handle_types}};
     physical->file = (int)syscall(SYS_memfd_create, "simulated multicast object", 1u /* MFD_CLOEXEC */);
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     *handle = physical->file >= 0 ? handle_new(physical) : 0;
-    if (*handle == 0) physical_end(physical);
-    pthread_mutex_unlock(&physical_lock);
-    if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (*handle == 0) {
+        physical_end(physical);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     gate_tie();
     return CUDA_SUCCESS;
 }
@@ -58,8 +56,7 @@ EXPORT CUresult cuMulticastCreate(CUmemHandle *handle, const struct multicast *i
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t bytes, int type,
                                               unsigned long long flags) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     off_t offset;
     if (handle == NULL || type != 1 /* dma-buf */ || flags != 0 || !address_covers(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;

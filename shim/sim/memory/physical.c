@@ -56,8 +56,7 @@ void physical_end(struct physical *physical) {
 
 static CUresult own_file(struct physical *physical, bool on_card) {
     uint64_t units = on_card ? physical->bytes / CARD_UNIT : 0;
-    CUresult result = units_take(physical->gpu, units, &physical->units);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(units_take(physical->gpu, units, &physical->units));
     physical->file = (int)syscall(SYS_memfd_create, "simulated GPU memory, exported", 1u /* MFD_CLOEXEC */);
     if (physical->file >= 0 && ftruncate(physical->file, (off_t)physical->bytes) == 0) return CUDA_SUCCESS;
     if (physical->file >= 0) close(physical->file);
@@ -76,11 +75,9 @@ static CUresult check(const struct properties *properties) {
 EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct properties *properties,
                             unsigned long long flags) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (handle == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    result = check(properties);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(check(properties));
     bool on_card = properties->location.type == LOCATION_DEVICE;
     unsigned gpu = on_card ? sim_gpu(properties->location.id) : 0;
     if (bytes > card_open()->gpu[gpu].units * CARD_UNIT || !card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -88,6 +85,7 @@ EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct prop
     if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     *physical = (struct physical){.gpu = gpu, .bytes = bytes, .properties = *properties};
     if (!on_card) gate_tie();
+    CUresult result;
     if (!on_card || properties->handle_types != HANDLE_NONE)
         result = own_file(physical, on_card);
     else
@@ -96,50 +94,40 @@ EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct prop
         free(physical);
         return result;
     }
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     *handle = handle_new(physical);
-    if (*handle == 0) {
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-        physical_end(physical);
-    }
-    pthread_mutex_unlock(&physical_lock);
-    return result;
+    if (*handle != 0) return CUDA_SUCCESS;
+    physical_end(physical);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 EXPORT CUresult cuMemRelease(CUmemHandle handle) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
+    REQUIRE(sim_ready());
+    HOLD(&physical_lock);
     struct physical *physical = handle_get(handle);
-    if (physical != NULL) {
-        handles[(uint32_t)handle - 1].physical = NULL;
-        physical->handles--;
-        physical_end(physical);
-    }
-    pthread_mutex_unlock(&physical_lock);
-    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (physical == NULL) return CUDA_ERROR_INVALID_VALUE;
+    handles[(uint32_t)handle - 1].physical = NULL;
+    physical->handles--;
+    physical_end(physical);
+    return CUDA_SUCCESS;
 }
 
 /* ---- sharing ---- */
 
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemHandle handle, int type, unsigned long long flags) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
+    REQUIRE(sim_ready());
+    HOLD(&physical_lock);
     const struct physical *physical = handle_get(handle);
-    int file = -1;
     if (physical == NULL || shareable == NULL || flags != 0 || type != HANDLE_POSIX_FD ||
         !(physical->properties.handle_types & HANDLE_POSIX_FD))
-        result = CUDA_ERROR_INVALID_VALUE;
-    else if ((file = dup(physical->file)) < 0)
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    else
-        *(int *)shareable = file;
-    pthread_mutex_unlock(&physical_lock);
-    if (result == CUDA_SUCCESS) gate_tie();
-    return result;
+        return CUDA_ERROR_INVALID_VALUE;
+    int file = dup(physical->file);
+    if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    *(int *)shareable = file;
+    gate_tie();
+    return CUDA_SUCCESS;
 }
 
 struct physical *physical_import(int given, off_t offset, uint64_t bytes, unsigned gpu) {
@@ -158,8 +146,7 @@ struct physical *physical_import(int given, off_t offset, uint64_t bytes, unsign
 
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shareable, int type) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     struct stat status;
     int given = (int)(intptr_t)shareable;
     if (handle == NULL || type != HANDLE_POSIX_FD || fstat(given, &status) != 0 || status.st_size == 0 ||
@@ -167,25 +154,22 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *sharea
         return CUDA_ERROR_INVALID_VALUE;
     struct physical *physical = physical_import(given, 0, (uint64_t)status.st_size, sim_gpu(0));
     if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     *handle = handle_new(physical);
-    pthread_mutex_unlock(&physical_lock);
     gate_tie();
     return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void *physical_attach(CUmemHandle handle) {
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     struct physical *physical = handle_get(handle);
     if (physical != NULL) physical->mappings++;
-    pthread_mutex_unlock(&physical_lock);
     return physical;
 }
 
 void physical_detach(void *attached) {
     struct physical *physical = attached;
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     physical->mappings--;
     physical_end(physical);
-    pthread_mutex_unlock(&physical_lock);
 }

@@ -58,10 +58,8 @@ struct pool *pool_default_of_host(void) {
 }
 
 CUmemoryPool pool_current(CUdevice device) {
-    pthread_mutex_lock(&pool_lock);
-    struct pool *pool = pool_of_device[device] != NULL ? pool_of_device[device] : pool_default(device);
-    pthread_mutex_unlock(&pool_lock);
-    return pool;
+    HOLD(&pool_lock);
+    return pool_of_device[device] != NULL ? pool_of_device[device] : pool_default(device);
 }
 
 void pool_end_if_unused(struct pool *pool) {
@@ -130,24 +128,22 @@ void pool_trim(struct pool *pool, uint64_t keep) {
 
 void pool_settle(void) {
     if (!atomic_load_explicit(&unsettled, memory_order_relaxed)) return;
-    pthread_mutex_lock(&pool_lock);
+    HOLD(&pool_lock);
     atomic_store(&unsettled, false);
     for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
         next = pool->next;
         pool_trim(pool, pool->destroyed ? 0 : pool->threshold);
         pool_end_if_unused(pool);
     }
-    pthread_mutex_unlock(&pool_lock);
 }
 
 void pool_forget(CUdevice device) {
-    pthread_mutex_lock(&pool_lock);
+    HOLD(&pool_lock);
     for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
         if (pool->device != device || pool->host) continue;
         while (pool->segments != NULL) segment_end(pool->segments);
         pool->used = 0;
     }
-    pthread_mutex_unlock(&pool_lock);
 }
 
 /* ---- parts of segments ---- */
@@ -198,20 +194,13 @@ CUresult pool_take(CUmemoryPool pool, uint64_t bytes, CUdeviceptr *address) {
     if (bytes > 1ull << 46) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!card_join()) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t rounded = round_up(bytes, GRANULE);
-    pthread_mutex_lock(&pool_lock);
-    CUresult result = CUDA_SUCCESS;
-    if (!pool_known(pool))
-        result = CUDA_ERROR_INVALID_VALUE;
-    else if (pool->file >= 0)
-        result = CUDA_ERROR_NOT_PERMITTED; /* only its exporter allocates from it */
-    else if (!from_segments(pool, rounded, bytes, address))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS) {
-        pool->used += rounded;
-        if (pool->used > pool->used_high) pool->used_high = pool->used;
-    }
-    pthread_mutex_unlock(&pool_lock);
-    return result;
+    HOLD(&pool_lock);
+    if (!pool_known(pool)) return CUDA_ERROR_INVALID_VALUE;
+    if (pool->file >= 0) return CUDA_ERROR_NOT_PERMITTED; /* only its exporter allocates from it */
+    if (!from_segments(pool, rounded, bytes, address)) return CUDA_ERROR_OUT_OF_MEMORY;
+    pool->used += rounded;
+    if (pool->used > pool->used_high) pool->used_high = pool->used;
+    return CUDA_SUCCESS;
 }
 
 static struct segment *segment_of_host(CUdeviceptr address) {
@@ -236,25 +225,21 @@ static struct extent *extent_find(CUdeviceptr address, struct segment **segment,
 }
 
 CUresult pool_free(CUdeviceptr address) {
-    pthread_mutex_lock(&pool_lock);
+    HOLD(&pool_lock);
     struct segment *segment;
     struct extent *before, *extent = extent_find(address, &segment, &before);
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
-    if (extent != NULL && address == segment->base + extent->offset) {
-        extent->asked = 0;
-        segment->used -= extent->bytes;
-        segment->pool->used -= extent->bytes;
-        join(extent);
-        if (before != NULL) join(before);
-        atomic_store(&unsettled, true);
-        result = CUDA_SUCCESS;
-    }
-    pthread_mutex_unlock(&pool_lock);
-    return result;
+    if (extent == NULL || address != segment->base + extent->offset) return CUDA_ERROR_INVALID_VALUE;
+    extent->asked = 0;
+    segment->used -= extent->bytes;
+    segment->pool->used -= extent->bytes;
+    join(extent);
+    if (before != NULL) join(before);
+    atomic_store(&unsettled, true);
+    return CUDA_SUCCESS;
 }
 
 bool pool_find(CUdeviceptr address, struct place *place) {
-    pthread_mutex_lock(&pool_lock);
+    HOLD(&pool_lock);
     struct segment *segment;
     struct extent *before, *extent = extent_find(address, &segment, &before);
     if (extent != NULL)
@@ -263,31 +248,26 @@ bool pool_find(CUdeviceptr address, struct place *place) {
                                 .bytes = extent->asked,
                                 .kind = BLOCK_POOL,
                                 .owner = segment->pool};
-    pthread_mutex_unlock(&pool_lock);
     return extent != NULL;
 }
 
 /* ---- pools of other processes ---- */
 
 bool pool_exportable(CUmemoryPool pool, unsigned *gpu) {
-    pthread_mutex_lock(&pool_lock);
+    HOLD(&pool_lock);
     bool may = pool_known(pool) && pool->file < 0 && (pool->handle_types & HANDLE_POSIX_FD);
     if (may) *gpu = sim_gpu(pool->device);
-    pthread_mutex_unlock(&pool_lock);
     return may;
 }
 
 CUmemoryPool pool_import(int file) {
-    pthread_mutex_lock(&pool_lock);
+    HOLD(&pool_lock);
     struct pool *pool = file >= 0 ? pool_new(0) : NULL;
     if (pool != NULL) pool->file = file;
-    pthread_mutex_unlock(&pool_lock);
     return pool;
 }
 
 int pool_imported_file(CUmemoryPool pool) {
-    pthread_mutex_lock(&pool_lock);
-    int file = pool_known(pool) ? pool->file : -1;
-    pthread_mutex_unlock(&pool_lock);
-    return file;
+    HOLD(&pool_lock);
+    return pool_known(pool) ? pool->file : -1;
 }

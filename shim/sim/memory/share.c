@@ -53,8 +53,7 @@ static CUresult map(int file, const struct where *where, CUdeviceptr *address) {
 EXPORT CUresult cuIpcGetMemHandle(struct ipc_handle *handle, CUdeviceptr address) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     struct place place;
     if (handle == NULL || !heap_find(address, &place) || place.kind != BLOCK_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     memset(handle, 0, sizeof *handle);
@@ -66,30 +65,26 @@ EXPORT CUresult cuIpcGetMemHandle(struct ipc_handle *handle, CUdeviceptr address
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct ipc_handle handle, unsigned flags) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (address == NULL || flags != 1 /* lazy peer access */) return CUDA_ERROR_INVALID_VALUE;
     if (handle.where.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot open its own */
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle.where.pid, (int)handle.where.file);
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return CUDA_ERROR_INVALID_VALUE;
-    result = map(file, &handle.where, address);
+    CUresult result = map(file, &handle.where, address);
     if (result == CUDA_SUCCESS) gate_share(+1);
     close(file);
     return result;
 }
 
-EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *address, struct ipc_handle handle, unsigned flags) {
-    ENTERED();
-    return cuIpcOpenMemHandle_v2(address, handle, flags);
-}
+ENTRY(cuIpcOpenMemHandle, (CUdeviceptr *address, struct ipc_handle handle, unsigned flags),
+      cuIpcOpenMemHandle_v2(address, handle, flags));
 
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (!vmm_unmap_file(address / CARD_UNIT * CARD_UNIT)) return CUDA_ERROR_INVALID_VALUE;
     gate_share(-1);
     return CUDA_SUCCESS;
@@ -114,8 +109,7 @@ EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool p
 EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *shareable, int type,
                                                    unsigned long long flags) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     struct stat status;
     int given = (int)(intptr_t)shareable;
     if (pool == NULL || type != HANDLE_POSIX_FD || flags != 0 || fstat(given, &status) != 0)
@@ -127,8 +121,7 @@ EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *sha
 
 EXPORT CUresult cuMemPoolExportPointer(struct ipc_handle *data, CUdeviceptr address) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     struct place place;
     unsigned gpu;
     if (data == NULL || !pool_find(address, &place) || !pool_exportable((CUmemoryPool)place.owner, &gpu))
@@ -139,8 +132,7 @@ EXPORT CUresult cuMemPoolExportPointer(struct ipc_handle *data, CUdeviceptr addr
 
 EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, const struct ipc_handle *data) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     int file = pool_imported_file(pool);
     if (address == NULL || data == NULL || file < 0) return CUDA_ERROR_INVALID_VALUE;
     return map(file, &data->where, address);
@@ -175,8 +167,7 @@ struct buffer_descriptor {
 EXPORT CUresult cuImportExternalMemory(struct external **external, const struct external_descriptor *is) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (external == NULL || is == NULL || is->bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (is->type != 1 /* a file descriptor */) return CUDA_ERROR_NOT_SUPPORTED;
     struct external *made = malloc(sizeof *made);
@@ -191,8 +182,7 @@ EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *address, struct ext
                                                 const struct buffer_descriptor *buffer) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (address == NULL || external == NULL || buffer == NULL || buffer->bytes > external->bytes ||
         buffer->offset > external->bytes - buffer->bytes)
         return CUDA_ERROR_INVALID_VALUE;

@@ -90,17 +90,14 @@ static bool unreserve(CUdeviceptr address, uint64_t bytes) {
 }
 
 void vmm_unreserve(CUdeviceptr address, uint64_t bytes) {
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     unreserve(address, bytes);
-    pthread_mutex_unlock(&physical_lock);
 }
 
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
                                     unsigned long long flags) {
     ENTERED();
-    (void)wish;
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (address == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0 || (alignment & (alignment - 1)) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (alignment > CARD_UNIT) return CUDA_ERROR_NOT_SUPPORTED;
@@ -110,12 +107,9 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t a
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
-    if (!unreserve(address, bytes)) result = CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&physical_lock);
-    return result;
+    REQUIRE(sim_ready());
+    HOLD(&physical_lock);
+    return unreserve(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- mappings ---- */
@@ -160,38 +154,36 @@ static void unmap_at(size_t i) {
 EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemHandle handle,
                          unsigned long long flags) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
+    REQUIRE(sim_ready());
+    HOLD(&physical_lock);
     struct physical *physical = handle_get(handle);
     if (physical == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || address % CARD_UNIT != 0 || offset != 0 ||
         flags != 0 || bytes > physical->bytes || !within_reservation(address, bytes) || anything_mapped(address, bytes))
-        result = CUDA_ERROR_INVALID_VALUE;
-    else
-        result = map((struct mapping){.base = address, .bytes = bytes, .physical = physical});
-    pthread_mutex_unlock(&physical_lock);
-    return result;
+        return CUDA_ERROR_INVALID_VALUE;
+    return map((struct mapping){.base = address, .bytes = bytes, .physical = physical});
+}
+
+/* Are the bytes mappings, all of them whole, and nothing else? They are those from `first` to before `last`. */
+static bool whole_mappings(CUdeviceptr address, uint64_t bytes, size_t *first, size_t *last) {
+    CUdeviceptr end = address;
+    *first = *last = first_after(address);
+    while (*last < mapped && mappings[*last].base == end && end < address + bytes) end += mappings[(*last)++].bytes;
+    return bytes > 0 && end == address + bytes;
 }
 
 EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
-    /* Whole mappings only, and nothing but mappings. */
-    size_t first = first_after(address), last = first;
-    CUdeviceptr end = address;
-    while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
-    if (bytes == 0 || end != address + bytes) result = CUDA_ERROR_INVALID_VALUE;
-    while (result == CUDA_SUCCESS && last > first) unmap_at(--last);
-    pthread_mutex_unlock(&physical_lock);
-    return result;
+    REQUIRE(sim_ready());
+    HOLD(&physical_lock);
+    size_t first, last;
+    if (!whole_mappings(address, bytes, &first, &last)) return CUDA_ERROR_INVALID_VALUE;
+    while (last > first) unmap_at(--last);
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct access *accesses, size_t count) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (accesses == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
     int access = ACCESS_NONE;
     for (size_t i = 0; i < count; i++) {
@@ -199,12 +191,10 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
             return CUDA_ERROR_INVALID_DEVICE;
         if (accesses[i].flags > access) access = accesses[i].flags;
     }
-    pthread_mutex_lock(&physical_lock);
-    size_t first = first_after(address), last = first;
-    CUdeviceptr end = address;
-    while (last < mapped && mappings[last].base == end && end < address + bytes) end += mappings[last++].bytes;
-    if (bytes == 0 || end != address + bytes) result = CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = first; result == CUDA_SUCCESS && i < last; i++) {
+    HOLD(&physical_lock);
+    size_t first, last;
+    if (!whole_mappings(address, bytes, &first, &last)) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = first; i < last; i++) {
         mappings[i].access = access;
         for (size_t j = 0; j < count; j++)
             if (accesses[j].location.type == LOCATION_DEVICE && accesses[j].flags != ACCESS_NONE &&
@@ -213,23 +203,18 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
     }
     /* The host may not care about reading only: the driver checks the rest. */
     int protection = access == ACCESS_NONE ? PROT_NONE : PROT_READ | PROT_WRITE;
-    if (result == CUDA_SUCCESS) mprotect((void *)(uintptr_t)address, bytes, protection);
-    pthread_mutex_unlock(&physical_lock);
-    return result;
+    mprotect((void *)(uintptr_t)address, bytes, protection);
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
+    REQUIRE(sim_ready());
+    HOLD(&physical_lock);
     size_t i = first_after((uintptr_t)address);
-    if (handle == NULL || i == mapped || mappings[i].base > (uintptr_t)address)
-        result = CUDA_ERROR_INVALID_VALUE;
-    else if ((*handle = handle_new(mappings[i].physical)) == 0)
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_unlock(&physical_lock);
-    return result;
+    if (handle == NULL || i == mapped || mappings[i].base > (uintptr_t)address) return CUDA_ERROR_INVALID_VALUE;
+    *handle = handle_new(mappings[i].physical);
+    return *handle != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* ---- whole files ---- */
@@ -239,49 +224,38 @@ CUresult vmm_map_file(int file, off_t offset, uint64_t bytes, unsigned gpu, CUde
     struct physical *physical = physical_import(file, offset, bytes, gpu);
     if (physical == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     physical->whole = true;
-    CUresult result = vmm_reserve(bytes, address);
-    if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&physical_lock);
-    result = map((struct mapping){.base = *address, .bytes = bytes, .physical = physical, .access = ACCESS_READ_WRITE});
-    pthread_mutex_unlock(&physical_lock);
-    return result;
+    REQUIRE(vmm_reserve(bytes, address));
+    HOLD(&physical_lock);
+    return map((struct mapping){.base = *address, .bytes = bytes, .physical = physical, .access = ACCESS_READ_WRITE});
 }
 
 bool vmm_unmap_file(CUdeviceptr address) {
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     size_t i = first_after(address);
-    bool found = i < mapped && mappings[i].base == address && mappings[i].physical->whole;
-    if (found) {
-        uint64_t bytes = mappings[i].bytes;
-        unmap_at(i);
-        unreserve(address, bytes);
-    }
-    pthread_mutex_unlock(&physical_lock);
-    return found;
+    if (i == mapped || mappings[i].base != address || !mappings[i].physical->whole) return false;
+    uint64_t bytes = mappings[i].bytes;
+    unmap_at(i);
+    unreserve(address, bytes);
+    return true;
 }
 
 /* ---- what the rest of the driver asks ---- */
 
 bool vmm_find(CUdeviceptr address, struct place *place) {
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     size_t i = first_after(address);
-    bool found = i < mapped && mappings[i].base <= address;
-    if (found)
-        *place = (struct place){.gpu = mappings[i].physical->gpu,
-                                .base = mappings[i].base,
-                                .bytes = mappings[i].bytes,
-                                .kind = BLOCK_DEVICE};
-    pthread_mutex_unlock(&physical_lock);
-    return found;
+    if (i == mapped || mappings[i].base > address) return false;
+    *place = (struct place){
+        .gpu = mappings[i].physical->gpu, .base = mappings[i].base, .bytes = mappings[i].bytes, .kind = BLOCK_DEVICE};
+    return true;
 }
 
 bool vmm_covers(CUdeviceptr address, uint64_t bytes) {
     CUdeviceptr end = address + bytes;
-    pthread_mutex_lock(&physical_lock);
+    HOLD(&physical_lock);
     for (size_t i = first_after(address); address < end; i++) {
         if (i == mapped || mappings[i].base > address || mappings[i].access == ACCESS_NONE) break;
         address = mappings[i].base + mappings[i].bytes;
     }
-    pthread_mutex_unlock(&physical_lock);
     return address >= end;
 }

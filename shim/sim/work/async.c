@@ -3,8 +3,7 @@
 
 static CUresult take(CUdeviceptr *address, uint64_t bytes, CUmemoryPool pool, CUstream handle) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (address == NULL || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     const struct stream *stream = stream_of(handle);
     if (stream->capturing == NULL) return pool_take(pool != NULL ? pool : pool_current(stream->device), bytes, address);
@@ -14,10 +13,7 @@ static CUresult take(CUdeviceptr *address, uint64_t bytes, CUmemoryPool pool, CU
     return graph_add(stream->capturing, &work, NULL);
 }
 
-EXPORT CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream) {
-    ENTERED();
-    return take(address, bytes, NULL, stream);
-}
+ENTRY(cuMemAllocAsync, (CUdeviceptr *address, size_t bytes, CUstream stream), take(address, bytes, NULL, stream));
 ALSO(cuMemAllocAsync_ptsz, cuMemAllocAsync);
 
 EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream) {
@@ -48,8 +44,7 @@ enum { CAPTURE_NONE = 0, CAPTURE_ACTIVE = 1 };
 
 static CUresult begin(CUstream handle, CUgraph graph, int mode) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (mode < 0 || mode > 2) return CUDA_ERROR_INVALID_VALUE;
     if ((uintptr_t)handle < 2) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* the legacy default stream */
     struct stream *stream = stream_of(handle);
@@ -58,32 +53,20 @@ static CUresult begin(CUstream handle, CUgraph graph, int mode) {
     return stream->capturing != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
-    ENTERED();
-    return begin(stream, NULL, mode);
-}
+ENTRY(cuStreamBeginCapture_v2, (CUstream stream, int mode), begin(stream, NULL, mode));
 ALSO(cuStreamBeginCapture_v2_ptsz, cuStreamBeginCapture_v2);
 
-EXPORT CUresult cuStreamBeginCapture(CUstream stream) {
-    ENTERED();
-    return begin(stream, NULL, 0);
-}
+ENTRY(cuStreamBeginCapture, (CUstream stream), begin(stream, NULL, 0));
 ALSO(cuStreamBeginCapture_ptsz, cuStreamBeginCapture);
 
-EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges,
-                                            size_t count, int mode) {
-    ENTERED();
-    (void)after;
-    (void)edges;
-    (void)count;
-    return graph == NULL ? CUDA_ERROR_INVALID_VALUE : begin(stream, graph, mode);
-}
+ENTRY(cuStreamBeginCaptureToGraph,
+      (CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode),
+      graph == NULL ? CUDA_ERROR_INVALID_VALUE : begin(stream, graph, mode));
 ALSO(cuStreamBeginCaptureToGraph_ptsz, cuStreamBeginCaptureToGraph);
 
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     struct stream *stream = stream_of(handle);
     if (graph == NULL || stream->capturing == NULL) return CUDA_ERROR_INVALID_VALUE;
     *graph = stream->capturing;
@@ -94,8 +77,7 @@ ALSO(cuStreamEndCapture_ptsz, cuStreamEndCapture);
 
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, int *status) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (status == NULL) return CUDA_ERROR_INVALID_VALUE;
     *status = stream_of(handle)->capturing != NULL ? CAPTURE_ACTIVE : CAPTURE_NONE;
     return CUDA_SUCCESS;
@@ -103,8 +85,7 @@ EXPORT CUresult cuStreamIsCapturing(CUstream handle, int *status) {
 ALSO(cuStreamIsCapturing_ptsz, cuStreamIsCapturing);
 
 static CUresult info(CUstream handle, int *status, uint64_t *id, CUgraph *graph) {
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (status == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUgraph capturing = stream_of(handle)->capturing;
     *status = capturing != NULL ? CAPTURE_ACTIVE : CAPTURE_NONE;
@@ -113,10 +94,7 @@ static CUresult info(CUstream handle, int *status, uint64_t *id, CUgraph *graph)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, uint64_t *id) {
-    ENTERED();
-    return info(stream, status, id, NULL);
-}
+ENTRY(cuStreamGetCaptureInfo, (CUstream stream, int *status, uint64_t *id), info(stream, status, id, NULL));
 ALSO(cuStreamGetCaptureInfo_ptsz, cuStreamGetCaptureInfo);
 
 EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,

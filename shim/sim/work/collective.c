@@ -49,8 +49,7 @@ void sim_channel_abort(unsigned channel, unsigned rank) { card_leave(channel, ra
 CUresult sim_collective(CUstream stream, unsigned channel, unsigned rank, uint64_t ns) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     struct launch launch = {KERNEL_COLLECTIVE, 1, {(uint64_t)channel << 32 | rank, ns}};
     return work_submit(stream, &(struct work){.type = NODE_KERNEL, .launch = launch});
 }

@@ -44,8 +44,7 @@ static CUgraph graph_copy(CUgraph graph) {
 
 EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
     ENTERED();
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(sim_ready());
     if (graph == NULL || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     *graph = graph_new();
     return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,16 +133,14 @@ static CUresult add_alloc(CUgraph graph, struct alloc_params *params, CUgraphNod
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!sim_valid(params->pool.location.id)) return CUDA_ERROR_INVALID_DEVICE;
     struct work work;
-    CUresult result = alloc_work(params->pool.location.id, params->bytes, &work);
-    if (result == CUDA_SUCCESS) params->address = graph_memory_address(work.alloc.memory);
-    return result == CUDA_SUCCESS ? graph_add(graph, &work, node) : result;
+    REQUIRE(alloc_work(params->pool.location.id, params->bytes, &work));
+    params->address = graph_memory_address(work.alloc.memory);
+    return graph_add(graph, &work, node);
 }
 
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                        struct alloc_params *params) {
     ENTERED();
-    (void)after;
-    (void)count;
     if (node == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
     return add_alloc(graph, params, node);
 }
@@ -162,8 +159,6 @@ EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, struct alloc_para
 EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                       CUdeviceptr address) {
     ENTERED();
-    (void)after;
-    (void)count;
     if (node == NULL || graph == NULL || address == 0) return CUDA_ERROR_INVALID_VALUE;
     return graph_add(graph, &(struct work){.type = NODE_FREE, .free = address}, node);
 }
@@ -177,8 +172,6 @@ EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *addre
 
 EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count) {
     ENTERED();
-    (void)after;
-    (void)count;
     if (node == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
     return graph_add(graph, &(struct work){.type = NODE_EMPTY}, node);
 }
@@ -193,8 +186,6 @@ static CUresult add_child(CUgraph graph, CUgraph child, CUgraphNode *node) {
 EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                          CUgraph child) {
     ENTERED();
-    (void)after;
-    (void)count;
     if (node == NULL || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
     return add_child(graph, child, node);
 }
@@ -226,19 +217,11 @@ static CUresult add_node(CUgraphNode *node, CUgraph graph, struct node_params *p
     }
 }
 
-EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
-                               struct node_params *params) {
-    ENTERED();
-    (void)after;
-    (void)count;
-    return add_node(node, graph, params);
-}
+ENTRY(cuGraphAddNode,
+      (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, struct node_params *params),
+      add_node(node, graph, params));
 
-EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges,
-                                  size_t count, struct node_params *params) {
-    ENTERED();
-    (void)after;
-    (void)edges;
-    (void)count;
-    return add_node(node, graph, params);
-}
+ENTRY(cuGraphAddNode_v2,
+      (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+       struct node_params *params),
+      add_node(node, graph, params));

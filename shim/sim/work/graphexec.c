@@ -52,10 +52,8 @@ EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode
 }
 ALSO(cuGraphInstantiate_v2, cuGraphInstantiate);
 
-EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-    ENTERED();
-    return instantiate(exec, graph, flags);
-}
+ENTRY(cuGraphInstantiateWithFlags, (CUgraphExec *exec, CUgraph graph, unsigned long long flags),
+      instantiate(exec, graph, flags));
 
 struct instantiate_params {
     unsigned long long flags;
@@ -75,29 +73,26 @@ ALSO(cuGraphInstantiateWithParams_ptsz, cuGraphInstantiateWithParams);
 
 EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
     ENTERED();
-    (void)stream;
     if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++)
-        if (exec->work[i].type == NODE_ALLOC) result = graph_memory_prepare(exec->work[i].alloc.memory);
-    return result;
+    for (size_t i = 0; i < exec->count; i++)
+        if (exec->work[i].type == NODE_ALLOC) REQUIRE(graph_memory_prepare(exec->work[i].alloc.memory));
+    return CUDA_SUCCESS;
 }
 ALSO(cuGraphUpload_ptsz, cuGraphUpload);
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; result == CUDA_SUCCESS && i < exec->count; i++) {
+    for (size_t i = 0; i < exec->count; i++) {
         const struct work *work = &exec->work[i];
         if (work->type == NODE_ALLOC)
-            result = graph_memory_take(work->alloc.memory, exec->free_before_launch);
+            REQUIRE(graph_memory_take(work->alloc.memory, exec->free_before_launch));
         else
-            result = work_run(stream, work);
+            REQUIRE(work_run(stream, work));
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 ALSO(cuGraphLaunch_ptsz, cuGraphLaunch);
 
@@ -110,8 +105,7 @@ static void drop(const struct exec *exec) {
 static CUresult update(CUgraphExec exec, CUgraph graph) {
     CUgraphExec made;
     if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = instantiate(&made, graph, exec->free_before_launch ? AUTO_FREE_ON_LAUNCH : 0);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(instantiate(&made, graph, exec->free_before_launch ? AUTO_FREE_ON_LAUNCH : 0));
     drop(exec);
     *exec = *made;
     free(made);
@@ -125,11 +119,7 @@ EXPORT CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *
     return update(exec, graph);
 }
 
-EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *how) {
-    ENTERED();
-    (void)how;
-    return update(exec, graph);
-}
+ENTRY(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, void *how), update(exec, graph));
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
     ENTERED();

@@ -98,8 +98,7 @@ static void unload(struct module *module) {
 
 static CUresult load(CUmodule *module, const char *text) {
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (module == NULL || text == NULL) return CUDA_ERROR_INVALID_VALUE;
     /* PTX begins with its version, after white space and comments; an ELF or fat binary begins with other bytes. */
     char first = text[strspn(text, " \t\r\n")];
@@ -108,7 +107,7 @@ static CUresult load(CUmodule *module, const char *text) {
     struct module *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     made->text = strdup(text);
-    result = made->text != NULL ? take_globals(made, context) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = made->text != NULL ? take_globals(made, context) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS)
         *module = made;
     else
@@ -116,10 +115,7 @@ static CUresult load(CUmodule *module, const char *text) {
     return result;
 }
 
-EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    ENTERED();
-    return load(module, image);
-}
+ENTRY(cuModuleLoadData, (CUmodule *module, const void *image), load(module, image));
 
 EXPORT CUresult cuModuleUnload(CUmodule module) {
     ENTERED();
@@ -158,29 +154,18 @@ static CUresult find_function(CUfunction *function, CUmodule module, const char 
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    ENTERED();
-    return find_function(function, module, name);
-}
+ENTRY(cuModuleGetFunction, (CUfunction *function, CUmodule module, const char *name),
+      find_function(function, module, name));
 
 /* ---- libraries: modules that belong to no context; here they are loaded into the current one at once ---- */
 
-EXPORT CUresult cuLibraryLoadData(CUmodule *library, const void *code, int *jit_options, void **jit_values,
-                                  unsigned jit_count, int *options, void **values, unsigned count) {
-    ENTERED();
-    (void)jit_options;
-    (void)jit_values;
-    (void)jit_count;
-    (void)options;
-    (void)values;
-    (void)count;
-    return load(library, code);
-}
+ENTRY(cuLibraryLoadData,
+      (CUmodule *library, const void *code, int *jit_options, void **jit_values, unsigned jit_count, int *options,
+       void **values, unsigned count),
+      load(library, code));
 
-EXPORT CUresult cuLibraryGetKernel(CUfunction *kernel, CUmodule library, const char *name) {
-    ENTERED();
-    return find_function(kernel, library, name);
-}
+ENTRY(cuLibraryGetKernel, (CUfunction *kernel, CUmodule library, const char *name),
+      find_function(kernel, library, name));
 
 /* ---- launches ---- */
 
@@ -188,10 +173,8 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
                                unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
                                void **params, void **extra) {
     ENTERED();
-    (void)extra;
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (function == NULL) return CUDA_ERROR_INVALID_HANDLE;
     uint64_t threads = (uint64_t)block_x * block_y * block_z;
     uint64_t blocks = (uint64_t)grid_x * grid_y * grid_z;

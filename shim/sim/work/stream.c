@@ -44,8 +44,7 @@ uint64_t stream_end(CUstream handle) {
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     ENTERED();
     struct context *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(context_current(&context));
     if (stream == NULL || flags > 1) return CUDA_ERROR_INVALID_VALUE;
     struct stream *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -56,8 +55,7 @@ EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
     ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (!is_made(stream)) return CUDA_ERROR_INVALID_HANDLE;
     free(stream);
     pool_settle();
@@ -67,8 +65,7 @@ ALSO(cuStreamDestroy, cuStreamDestroy_v2);
 
 EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
     *context = stream_of(stream)->context;
     return CUDA_SUCCESS;
@@ -77,8 +74,7 @@ ALSO(cuStreamGetCtx_ptsz, cuStreamGetCtx);
 
 EXPORT CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, void **green) {
     ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
     *context = stream_of(stream)->context;
     if (green != NULL) *green = NULL;
@@ -88,8 +84,7 @@ ALSO(cuStreamGetCtx_v2_ptsz, cuStreamGetCtx_v2);
 
 EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
     ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
     *device = stream_of(stream)->device;
     return CUDA_SUCCESS;
@@ -98,8 +93,7 @@ ALSO(cuStreamGetDevice_ptsz, cuStreamGetDevice);
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     LOOKS();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (stream_of(stream)->capturing != NULL) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     card_wait(sim_gpu(stream_of(stream)->device), stream_end(stream), 0);
     pool_settle();
@@ -109,15 +103,13 @@ ALSO(cuStreamSynchronize_ptsz, cuStreamSynchronize);
 
 EXPORT CUresult cuStreamQuery(CUstream stream) {
     LOOKS();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     return card_reached(sim_gpu(stream_of(stream)->device), stream_end(stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 ALSO(cuStreamQuery_ptsz, cuStreamQuery);
 
 EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     ENTERED();
-    (void)flags;
     if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
     CUresult result = working();
     if (result != CUDA_SUCCESS || event->end == 0) return result;
@@ -133,8 +125,7 @@ ALSO(cuStreamWaitEvent_ptsz, cuStreamWaitEvent);
 
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
     ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (event == NULL) return CUDA_ERROR_INVALID_VALUE;
     struct event *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -152,8 +143,7 @@ _Static_assert(sizeof(struct event_handle) == 64, "CUDA's layout");
 
 EXPORT CUresult cuIpcGetEventHandle(struct event_handle *handle, CUevent event) {
     ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (handle == NULL || event == NULL || !(event->flags & INTERPROCESS)) return CUDA_ERROR_INVALID_VALUE;
     *handle = (struct event_handle){.event = *event};
     gate_share(+1);
@@ -162,8 +152,7 @@ EXPORT CUresult cuIpcGetEventHandle(struct event_handle *handle, CUevent event) 
 
 EXPORT CUresult cuIpcOpenEventHandle(CUevent *event, struct event_handle handle) {
     ENTERED();
-    CUresult result = cuEventCreate(event, handle.event.flags);
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(cuEventCreate(event, handle.event.flags));
     **event = handle.event;
     gate_share(+1);
     return CUDA_SUCCESS;
@@ -171,8 +160,7 @@ EXPORT CUresult cuIpcOpenEventHandle(CUevent *event, struct event_handle handle)
 
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     ENTERED();
-    CUresult result = working();
-    if (result != CUDA_SUCCESS) return result;
+    REQUIRE(working());
     if (event == NULL) return CUDA_ERROR_INVALID_HANDLE;
     event->recorded = true;
     event->gpu = sim_gpu(stream_of(stream)->device);
