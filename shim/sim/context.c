@@ -117,8 +117,7 @@ ENTRY(cuCtxPushCurrent_v2, (CUcontext context), push(context));
 ALSO(cuCtxPushCurrent, cuCtxPushCurrent_v2);
 
 EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
     depth--;
     if (context != NULL) *context = stack[depth];
@@ -188,8 +187,7 @@ ENTRY(cuCtxDetach, (CUcontext context), destroy(context));
 /* ---- the current context ---- */
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (context == NULL) {
         if (depth > 0) depth--;
         return CUDA_SUCCESS;
@@ -201,26 +199,21 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
 }
 
 EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
     *context = depth > 0 ? stack[depth - 1] : NULL;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
     *device = context->device;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetFlags(unsigned *flags) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (flags == NULL) return CUDA_ERROR_INVALID_VALUE;
     *flags = context->flags;
     return CUDA_SUCCESS;
@@ -246,8 +239,7 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
 }
 
 EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (device == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (context == NULL) return CUDA_ERROR_INVALID_CONTEXT;
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -268,9 +260,7 @@ static CUresult grow_heap(struct context *context, size_t bytes) {
 }
 
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (limit < 0 || limit >= CONTEXT_LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     HOLD(&lock);
     if (limit == LIMIT_HEAP) REQUIRE(grow_heap(context, value));
@@ -279,9 +269,7 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
 }
 
 EXPORT CUresult cuCtxGetLimit(size_t *value, int limit) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (value == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (limit < 0 || limit >= CONTEXT_LIMITS) return CUDA_ERROR_UNSUPPORTED_LIMIT;
     *value = context->limit[limit];
@@ -289,8 +277,7 @@ EXPORT CUresult cuCtxGetLimit(size_t *value, int limit) {
 }
 
 EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (version == NULL || (context != NULL && !context->alive)) return CUDA_ERROR_INVALID_VALUE;
     *version = SIM_CUDA_VERSION;
     return CUDA_SUCCESS;

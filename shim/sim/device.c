@@ -95,8 +95,7 @@ EXPORT CUresult cuDriverGetVersion(int *version) {
     } while (0)
 
 EXPORT CUresult cuDeviceGetCount(int *devices) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (devices == NULL) return CUDA_ERROR_INVALID_VALUE;
     *devices = count;
     return CUDA_SUCCESS;

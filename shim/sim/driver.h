@@ -34,6 +34,21 @@ struct entry {
     COUNTED();                                                                                                         \
     __attribute__((cleanup(gate_leave), unused)) struct gate_visit sim_visit = {gate_look(), __func__}
 
+/* Returns what the call returned, unless that is success. */
+#define REQUIRE(call)                                                                                                  \
+    do {                                                                                                               \
+        CUresult required = (call);                                                                                    \
+        if (required != CUDA_SUCCESS) return required;                                                                 \
+    } while (0)
+/* ENTERED, where cuInit has to have been called; and where the thread has to have a context that works: this one. */
+#define ENTERED_READY()                                                                                                \
+    ENTERED();                                                                                                         \
+    REQUIRE(sim_ready())
+#define ENTERED_IN(context)                                                                                            \
+    ENTERED();                                                                                                         \
+    struct context *context;                                                                                           \
+    REQUIRE(context_current(&context))
+
 /* An entry point that only calls what does the work, as several of one kind do. */
 #define ENTRY(name, params, call)                                                                                      \
     EXPORT CUresult name params {                                                                                      \
@@ -41,13 +56,6 @@ struct entry {
         return call;                                                                                                   \
     }                                                                                                                  \
     extern __typeof__(name) name
-
-/* Returns what the call returned, unless that is success. */
-#define REQUIRE(call)                                                                                                  \
-    do {                                                                                                               \
-        CUresult required = (call);                                                                                    \
-        if (required != CUDA_SUCCESS) return required;                                                                 \
-    } while (0)
 
 /* Room for what a handle stands for, all zero. Unlike calloc's, it is what was freed last: a driver gives a handle out
  * again as soon as it can. */

@@ -35,8 +35,7 @@ static struct resource processors(unsigned count) {
 }
 
 EXPORT CUresult cuDeviceGetDevResource(CUdevice device, struct resource *resource, int type) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (resource == NULL || type != RESOURCE_SM) return CUDA_ERROR_INVALID_VALUE;
     *resource = processors(PROCESSORS);

@@ -84,9 +84,7 @@ bool old_find(CUdeviceptr address, struct place *place) {
 static unsigned clamp(uint64_t bytes) { return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes; }
 
 EXPORT CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     unsigned gpu = sim_gpu(context->device);
     if (free_bytes != NULL) *free_bytes = clamp(card_free(card_here(gpu)) * CARD_UNIT);
     if (total != NULL) *total = clamp(card_open()->gpu[gpu].units * CARD_UNIT);
@@ -94,8 +92,7 @@ EXPORT CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total) {
 }
 
 EXPORT CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (bytes == NULL) return CUDA_ERROR_INVALID_VALUE;
     if (!sim_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     *bytes = clamp(card_open()->gpu[sim_gpu(device)].units * CARD_UNIT);

@@ -92,7 +92,6 @@ static CUresult describe(void *data, int attribute, CUdeviceptr address) {
 }
 
 EXPORT CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr address) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     return data == NULL ? CUDA_ERROR_INVALID_VALUE : describe(data, attribute, address);
 }

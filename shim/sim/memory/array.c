@@ -216,8 +216,7 @@ static CUresult map_one(const struct map_info *info) {
 }
 
 EXPORT CUresult cuMemMapArrayAsync(struct map_info *infos, unsigned count, CUstream stream) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (infos == NULL) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; i++) REQUIRE(map_one(&infos[i]));
     return CUDA_SUCCESS;

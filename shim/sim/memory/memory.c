@@ -44,9 +44,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     unsigned gpu = sim_gpu(context->device);
     if (free_bytes != NULL) *free_bytes = card_free(card_here(gpu)) * CARD_UNIT;
     if (total != NULL) *total = card_open()->gpu[gpu].units * CARD_UNIT;

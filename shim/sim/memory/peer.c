@@ -35,8 +35,7 @@ struct multicast { /* CUmulticastObjectProp */
 
 /* An object that memory of several cards can be bound to; it holds none of its own, and binding is not simulated. */
 EXPORT CUresult cuMulticastCreate(CUmemHandle *handle, const struct multicast *is) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (handle == NULL || is == NULL || is->devices == 0 || is->bytes == 0 || is->bytes % CARD_UNIT != 0 || is->flags)
         return CUDA_ERROR_INVALID_VALUE;
     struct physical *physical = calloc(1, sizeof *physical);
@@ -55,8 +54,7 @@ EXPORT CUresult cuMulticastCreate(CUmemHandle *handle, const struct multicast *i
 
 EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t bytes, int type,
                                               unsigned long long flags) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     off_t offset;
     if (handle == NULL || type != 1 /* dma-buf */ || flags != 0 || !address_covers(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;

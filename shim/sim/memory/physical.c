@@ -74,8 +74,7 @@ static CUresult check(const struct properties *properties) {
 
 EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct properties *properties,
                             unsigned long long flags) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (handle == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     REQUIRE(check(properties));
     bool on_card = properties->location.type == LOCATION_DEVICE;
@@ -102,8 +101,7 @@ EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const struct prop
 }
 
 EXPORT CUresult cuMemRelease(CUmemHandle handle) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&physical_lock);
     struct physical *physical = handle_get(handle);
     if (physical == NULL) return CUDA_ERROR_INVALID_VALUE;
@@ -116,8 +114,7 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle) {
 /* ---- sharing ---- */
 
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemHandle handle, int type, unsigned long long flags) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&physical_lock);
     const struct physical *physical = handle_get(handle);
     if (physical == NULL || shareable == NULL || flags != 0 || type != HANDLE_POSIX_FD ||
@@ -145,8 +142,7 @@ struct physical *physical_import(int given, off_t offset, uint64_t bytes, unsign
 }
 
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shareable, int type) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     struct stat status;
     int given = (int)(intptr_t)shareable;
     if (handle == NULL || type != HANDLE_POSIX_FD || fstat(given, &status) != 0 || status.st_size == 0 ||

@@ -41,8 +41,7 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const struct properties *pro
 }
 
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&pool_lock);
     if (!pool_known(pool) || pool == pool_default(pool->device) || pool == pool_default_of_host())
         return CUDA_ERROR_INVALID_VALUE;
@@ -54,8 +53,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&pool_lock);
     if (!pool_known(pool)) return CUDA_ERROR_INVALID_VALUE;
     pool_trim(pool, keep);
@@ -82,8 +80,7 @@ static CUresult set(struct pool *pool, int attribute, const void *value) {
 }
 
 EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&pool_lock);
     return pool_known(pool) && value != NULL ? set(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
 }
@@ -116,8 +113,7 @@ static CUresult get(const struct pool *pool, int attribute, void *value) {
 }
 
 EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&pool_lock);
     return pool_known(pool) && value != NULL ? get(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE;
 }
@@ -190,8 +186,7 @@ struct access { /* CUmemAccessDesc */
 };
 
 EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const struct access *accesses, size_t count) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&pool_lock);
     if (!pool_known(pool) || (accesses == NULL && count > 0)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++)

@@ -51,9 +51,7 @@ static CUresult map(int file, const struct where *where, CUdeviceptr *address) {
 /* ---- IPC ---- */
 
 EXPORT CUresult cuIpcGetMemHandle(struct ipc_handle *handle, CUdeviceptr address) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     struct place place;
     if (handle == NULL || !heap_find(address, &place) || place.kind != BLOCK_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     memset(handle, 0, sizeof *handle);
@@ -63,9 +61,7 @@ EXPORT CUresult cuIpcGetMemHandle(struct ipc_handle *handle, CUdeviceptr address
 }
 
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, struct ipc_handle handle, unsigned flags) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (address == NULL || flags != 1 /* lazy peer access */) return CUDA_ERROR_INVALID_VALUE;
     if (handle.where.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot open its own */
     char path[64];
@@ -82,9 +78,7 @@ ENTRY(cuIpcOpenMemHandle, (CUdeviceptr *address, struct ipc_handle handle, unsig
       cuIpcOpenMemHandle_v2(address, handle, flags));
 
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (!vmm_unmap_file(address / CARD_UNIT * CARD_UNIT)) return CUDA_ERROR_INVALID_VALUE;
     gate_share(-1);
     return CUDA_SUCCESS;
@@ -108,8 +102,7 @@ EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool p
 
 EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *shareable, int type,
                                                    unsigned long long flags) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     struct stat status;
     int given = (int)(intptr_t)shareable;
     if (pool == NULL || type != HANDLE_POSIX_FD || flags != 0 || fstat(given, &status) != 0)
@@ -120,8 +113,7 @@ EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *sha
 }
 
 EXPORT CUresult cuMemPoolExportPointer(struct ipc_handle *data, CUdeviceptr address) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     struct place place;
     unsigned gpu;
     if (data == NULL || !pool_find(address, &place) || !pool_exportable((CUmemoryPool)place.owner, &gpu))
@@ -131,8 +123,7 @@ EXPORT CUresult cuMemPoolExportPointer(struct ipc_handle *data, CUdeviceptr addr
 }
 
 EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, const struct ipc_handle *data) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     int file = pool_imported_file(pool);
     if (address == NULL || data == NULL || file < 0) return CUDA_ERROR_INVALID_VALUE;
     return map(file, &data->where, address);
@@ -165,9 +156,7 @@ struct buffer_descriptor {
 };
 
 EXPORT CUresult cuImportExternalMemory(struct external **external, const struct external_descriptor *is) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (external == NULL || is == NULL || is->bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (is->type != 1 /* a file descriptor */) return CUDA_ERROR_NOT_SUPPORTED;
     struct external *made = malloc(sizeof *made);
@@ -180,9 +169,7 @@ EXPORT CUresult cuImportExternalMemory(struct external **external, const struct 
 
 EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *address, struct external *external,
                                                 const struct buffer_descriptor *buffer) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (address == NULL || external == NULL || buffer == NULL || buffer->bytes > external->bytes ||
         buffer->offset > external->bytes - buffer->bytes)
         return CUDA_ERROR_INVALID_VALUE;

@@ -96,8 +96,7 @@ void vmm_unreserve(CUdeviceptr address, uint64_t bytes) {
 
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
                                     unsigned long long flags) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (address == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || flags != 0 || (alignment & (alignment - 1)) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (alignment > CARD_UNIT) return CUDA_ERROR_NOT_SUPPORTED;
@@ -106,8 +105,7 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t a
 }
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&physical_lock);
     return unreserve(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -153,8 +151,7 @@ static void unmap_at(size_t i) {
 
 EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemHandle handle,
                          unsigned long long flags) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&physical_lock);
     struct physical *physical = handle_get(handle);
     if (physical == NULL || bytes == 0 || bytes % CARD_UNIT != 0 || address % CARD_UNIT != 0 || offset != 0 ||
@@ -172,8 +169,7 @@ static bool whole_mappings(CUdeviceptr address, uint64_t bytes, size_t *first, s
 }
 
 EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&physical_lock);
     size_t first, last;
     if (!whole_mappings(address, bytes, &first, &last)) return CUDA_ERROR_INVALID_VALUE;
@@ -182,8 +178,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 }
 
 EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct access *accesses, size_t count) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (accesses == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
     int access = ACCESS_NONE;
     for (size_t i = 0; i < count; i++) {
@@ -208,8 +203,7 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const struct a
 }
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     HOLD(&physical_lock);
     size_t i = first_after((uintptr_t)address);
     if (handle == NULL || i == mapped || mappings[i].base > (uintptr_t)address) return CUDA_ERROR_INVALID_VALUE;

@@ -65,8 +65,7 @@ ENTRY(cuStreamBeginCaptureToGraph,
 ALSO(cuStreamBeginCaptureToGraph_ptsz, cuStreamBeginCaptureToGraph);
 
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     struct stream *stream = stream_of(handle);
     if (graph == NULL || stream->capturing == NULL) return CUDA_ERROR_INVALID_VALUE;
     *graph = stream->capturing;
@@ -76,8 +75,7 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
 ALSO(cuStreamEndCapture_ptsz, cuStreamEndCapture);
 
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, int *status) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (status == NULL) return CUDA_ERROR_INVALID_VALUE;
     *status = stream_of(handle)->capturing != NULL ? CAPTURE_ACTIVE : CAPTURE_NONE;
     return CUDA_SUCCESS;

@@ -47,9 +47,7 @@ void sim_channel_abort(unsigned channel, unsigned rank) { card_leave(channel, ra
 /* Gives the stream's GPU a kernel that occupies it until all ranks of the channel have given theirs, and then for `ns`.
  */
 CUresult sim_collective(CUstream stream, unsigned channel, unsigned rank, uint64_t ns) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     struct launch launch = {KERNEL_COLLECTIVE, 1, {(uint64_t)channel << 32 | rank, ns}};
     return work_submit(stream, &(struct work){.type = NODE_KERNEL, .launch = launch});
 }

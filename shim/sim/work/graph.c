@@ -43,8 +43,7 @@ static CUgraph graph_copy(CUgraph graph) {
 }
 
 EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
-    ENTERED();
-    REQUIRE(sim_ready());
+    ENTERED_READY();
     if (graph == NULL || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     *graph = graph_new();
     return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

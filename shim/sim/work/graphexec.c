@@ -81,9 +81,7 @@ EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
 ALSO(cuGraphUpload_ptsz, cuGraphUpload);
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (exec == NULL) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < exec->count; i++) {
         const struct work *work = &exec->work[i];

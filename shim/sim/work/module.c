@@ -172,9 +172,7 @@ ENTRY(cuLibraryGetKernel, (CUfunction *kernel, CUmodule library, const char *nam
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
                                void **params, void **extra) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (function == NULL) return CUDA_ERROR_INVALID_HANDLE;
     uint64_t threads = (uint64_t)block_x * block_y * block_z;
     uint64_t blocks = (uint64_t)grid_x * grid_y * grid_z;

@@ -42,9 +42,7 @@ uint64_t stream_end(CUstream handle) {
 }
 
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
-    ENTERED();
-    struct context *context;
-    REQUIRE(context_current(&context));
+    ENTERED_IN(context);
     if (stream == NULL || flags > 1) return CUDA_ERROR_INVALID_VALUE;
     struct stream *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
