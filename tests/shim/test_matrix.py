@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.gpu.shim import training
+from tests.gpu.shim.card import GIB
 from tests.support.card import MIB, ROOT
 
 
@@ -41,3 +43,10 @@ def test_programs_on_two_gpus(tmp_path):
         "0": 1024 + 66,
         "1": 256 + 512 + 384 + 3 * 66,
     }
+
+
+def test_as_many_trainings_stand_by_as_the_card_has_room_for():
+    assert training.fitting(5, each=10 * GIB, free=130 * GIB) == 5
+    assert training.fitting(5, each=10 * GIB, free=68 * GIB) == 3
+    assert training.fitting(40, each=1 * GIB, free=77 * GIB) == 36
+    assert training.fitting(5, each=60 * GIB, free=20 * GIB) == 1
