@@ -71,18 +71,18 @@ MOVES = [
     moved("ways", 60, 150, "ways"),
 ]
 RANKS = [
-    Part("costs", 30, 75, "tests.gpu.shim.gate --out {out} costs"),
+    Part("costs", 30, 75, "tests.gpu.shim.gate --out {out}"),
     ranked("pairs", 110, 250, "compiled jax graphs pipeline"),
     ranked("jax", 60, 110, "jax"),
     ranked("random", 80, 170, "random"),
     ranked("harm", 70, 150, "abort dies"),
     ranked("moved-ddp", 60, 130, "moved-ddp"),
-    ranked("small", 350, 400, "small"),
+    ranked("small", 250, 330, "small"),
     ranked("ddp-hang", 80, 120, "ddp hang"),
     Part("woken", 60, 150, "tests.gpu.woken --docker --card {card} --seconds {seconds}"),
     Part("people", 150, 700, "tests.gpu.people {out}/made --docker --card {card} --until {seconds}"),
-    Part("costs-2", 30, 75, "tests.gpu.shim.gate --out {out} costs"),
-    ranked("small-2", 350, 400, "small"),
+    Part("costs-2", 30, 75, "tests.gpu.shim.gate --out {out}"),
+    ranked("small-2", 250, 330, "small"),
 ]
 # On two cards, one after the other: what was never recorded first.
 TURNS = (

@@ -1,13 +1,10 @@
-"""One rank on real GPUs: `python -m tests.gpu.shim.gate_programs NAME`, with RANK and MEETING in its environment.
+"""The trainings of tests.gpu.ranked on real GPUs, each of them one rank's: RANK and MEETING stand in its environment.
 
-It says "ready" once it has warmed up. For each line N on its input it makes N steps, and answers with the seconds that
-they took and with what came of each (one number for all). MEETING: the folder where the ranks of one program meet.
-BATCH: how much there is to do in a step; with 1024 most are as fast as their processor.
+MEETING: the folder where the ranks of one program meet. BATCH: how much there is to do in a step; with 1024 most are as
+fast as their processor.
 """
 
-import hashlib
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -181,25 +178,6 @@ def _cupy_communicator(name: str) -> Any:
     return nccl.NcclCommunicator(2, ast.literal_eval(meeting.read_text()), RANK)
 
 
-def cupy() -> Step:
-    import cupy
-    from cupy.cuda import nccl
-
-    cupy.cuda.Device(RANK).use()
-    comm = _cupy_communicator("id")
-    value = cupy.ones((BATCH, WIDTH), dtype=cupy.float32)
-    weight = cupy.eye(WIDTH, dtype=cupy.float32) / 2
-
-    def step() -> Any:
-        out = value @ weight
-        stream = cupy.cuda.get_current_stream().ptr
-        for _ in range(3):
-            comm.allReduce(out.data.ptr, out.data.ptr, out.size, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, stream)
-        return out.mean()
-
-    return step
-
-
 def abort() -> Step:
     """Each 30 steps, rank 0 begins a collective that its sibling never begins; then both abort, and meet anew."""
     import cupy
@@ -251,20 +229,4 @@ def gemm() -> Step:
     return lambda: (weight @ weight).mean()
 
 
-PROGRAMS = {each.__name__: each for each in (ddp, compiled, fsdp, two, pipeline, graphs, jax, cupy, abort, small, gemm)}
-
-
-def main() -> None:
-    step = PROGRAMS[sys.argv[1]]()
-    [float(step()) for _ in range(5)]
-    print("ready", flush=True)
-    for line in sys.stdin:
-        begin = time.monotonic()
-        numbers = [step() for _ in range(int(line))]
-        came = hashlib.sha256(repr([float(number) for number in numbers]).encode()).hexdigest()[:12]
-        print(time.monotonic() - begin, came, flush=True)
-    os._exit(0)  # what NCCL and the frameworks do at the end is not what is measured
-
-
-if __name__ == "__main__":
-    main()
+PROGRAMS = {each.__name__: each for each in (ddp, compiled, fsdp, two, pipeline, graphs, jax, abort, small, gemm)}
