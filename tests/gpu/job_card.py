@@ -1,14 +1,12 @@
 """Holds `GIB` of patterns on one card, and looks at every byte when it is asked.
 
-    job_card.py FOLDER GIB torch|jax|cupy|graphs|sim|init [all] [by=CARD] [works] [small]
+    job_card.py FOLDER GIB torch|jax|cupy|graphs|sim [all] [by=CARD] [works] [small]
 
 Each number that somebody writes to FOLDER/ask is answered by a line in FOLDER/said: "NUMBER right", or "NUMBER WRONG";
-"NUMBER look" by what can be seen and used of cards from here. "NUMBER keep" opens its card's node; "NUMBER reach" tells
-what CUDA finds and can use if the path of that node leads to what is open still (FOLDER/kept.so). The first line is "0
-right" as soon as it holds them.
+"NUMBER look" by what can be seen and used of cards from here. The first line is "0 right" as soon as it holds them.
 `graphs`: what it holds is changed by a CUDA graph each time. `all`: it sees every card of the host, and takes its own
 by UUID (NVIDIA_VISIBLE_DEVICES). `by`: it sees its own by this number or UUID alone. `works`: it computes all the time.
-`init`: it has initialised CUDA, and makes its context when it is first asked. `small`: none of its pages is a huge one.
+`small`: none of its pages is a huge one.
 """
 
 from __future__ import annotations
@@ -48,21 +46,6 @@ for device in range(count.value):
     cuda.cuDeviceGetUuid(uuid, device)
     uuids.append(uuid.raw.hex())
 print(json.dumps([code, uuids]))
-"""
-
-
-# Holds 512 MiB on each for a while, so that a look of NVML sees it.
-USE = """
-import ctypes, json, time
-cuda, count, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), []
-code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
-for device in range(count.value):
-    uuid, context, address = ctypes.create_string_buffer(16), ctypes.c_void_p(), ctypes.c_uint64()
-    cuda.cuDeviceGetUuid(uuid, device)
-    made = cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
-    found.append([uuid.raw.hex(), made, made or cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 29))])
-time.sleep(10 if found else 0)
-print(json.dumps([code, found]))
 """
 
 
@@ -178,41 +161,7 @@ def look() -> str:
     counted = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=False, timeout=60)
     nodes = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     fields = {"nodes": nodes, "cuda": counted.stdout.strip(), "made": sorted({reached(minor) for minor in MINORS})}
-    return compact(fields)
-
-
-def compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":")).replace(" ", "")
-
-
-kept: dict[str, int] = {}  # path of a card's node → a descriptor of it
-
-
-def keep() -> str:
-    for path in Path("/dev").glob("nvidia[0-9]*"):
-        kept[str(path)] = os.open(path, os.O_RDWR)
-        os.set_inheritable(kept[str(path)], True)
-    return compact(kept)
-
-
-def reach() -> str:
-    """Whether the descriptor can be opened anew; what CUDA uses by the old node's path, with the shim and without."""
-    fields: dict[str, Any] = {}
-    for path, number in kept.items():
-        try:
-            os.close(os.open(f"/proc/self/fd/{number}", os.O_RDWR))
-            fields["opened anew"] = True
-        except OSError as error:
-            fields["opened anew"] = errno.errorcode.get(error.errno or 0, str(error))
-        for name, preload in {"shim": os.environ.get("LD_PRELOAD", ""), "alone": ""}.items():
-            more = {"LD_PRELOAD": f"{folder}/kept.so {preload}", "KEPT": path, "KEPT_FD": str(number)}
-            environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"} | more
-            words = [sys.executable, "-c", USE]
-            ran = subprocess.run(
-                words, env=environment, capture_output=True, text=True, check=False, timeout=90, pass_fds=[number]
-            )
-            fields[name] = (ran.stdout or ran.stderr[-300:]).strip()
-    return compact(fields)
+    return json.dumps(fields, separators=(",", ":")).replace(" ", "")
 
 
 def say(line: str) -> None:
@@ -222,7 +171,7 @@ def say(line: str) -> None:
 
 WITH = {"sim": with_sim, "jax": with_jax, "cupy": with_cupy, "graphs": with_graphs}
 right = WITH.get(kind, with_torch)()
-say(f"0 {'right' if kind == 'init' or right() else 'WRONG'}")
+say(f"0 {'right' if right() else 'WRONG'}")
 always = True  # right, while it works
 while True:
     try:
@@ -233,5 +182,4 @@ while True:
         time.sleep(0.0 if "works" in sys.argv else 0.02)
         continue
     (folder / "ask").unlink()
-    tell = {"look": look, "keep": keep, "reach": reach}
-    say(f"{number} {tell[what[0]]() if what else 'right' if right() and always else 'WRONG'}")
+    say(f"{number} {look() if what else 'right' if right() and always else 'WRONG'}")

@@ -4,8 +4,6 @@
         [--sizes GIB …] [--times N] [--bare N] [--seconds S] [--out FOLDER] [PART …]
 
 KIND: torch, jax, cupy, graphs (a CUDA graph's loop). PART:
-- `ways`: the driver's calls alone, with each way to name the cards, of a program that sees all cards, its own by
-  number or UUID, or that has the device node of its own only; one that has only initialised CUDA. By default left out.
 - `appliance`: `POST containers/ID/move/` of each kind and size, `--times`. The first `--bare` times, in turn with the
   driver's calls alone on the same program outside. In Docker, before and after: what can be seen and used of cards
   from inside.
@@ -14,8 +12,6 @@ KIND: torch, jax, cupy, graphs (a CUDA graph's loop). PART:
 - `updated`: what is seen and used of cards after `docker update`.
 - `pages`: the same of each kind and size in two containers in turn, of which one can have no huge pages: what those of
   the shim are worth.
-- `kept`: a program keeps a descriptor of its card's node over a move, and CUDA is made to take it. What that reaches is
-  shown, and is not right or wrong.
 - `drain`: a card is drained while six work on it.
 
 `--docker`: containers of the engine that DOCKER_HOST names, or else of a dockerd that it starts; without it: local
@@ -45,7 +41,6 @@ import docker
 import httpx
 
 from scheduler.engines.docker import gpu_access
-from scheduler.engines.docker.gpu_access import node_of
 from tests.gpu import host_image
 from tests.gpu.bare_calls import Calls, Found, median
 from tests.gpu.shim import NO_MULTICAST
@@ -113,13 +108,6 @@ def running(job: Job, environment: dict[str, str]) -> Iterator[int]:
 
 def swap(cards: Sequence[str], old: str, new: str) -> list[tuple[str, str]]:
     return [(card, {old: new, new: old}.get(card, card)) for card in cards]
-
-
-def give_node(pid: int, path: str) -> None:
-    """To a process that has a /dev of its own (with_cards)."""
-    script = ROOT / "scheduler/engines/docker/launching/card_nodes.py"
-    subprocess.run(["nsenter", "-t", str(pid), "-m", "mount", "-o", "remount,rw", "/dev"], check=True)
-    subprocess.run([sys.executable, "-I", "-S", str(script), str(pid), "give", path], check=True)
 
 
 def with_cdi(folder: Path) -> None:
@@ -225,13 +213,7 @@ class Scene:
         self.outside.pop("CUDA_VISIBLE_DEVICES", None)
 
     def run(self, parts: Sequence[str]) -> None:
-        steps = {
-            "ways": self.ways,
-            "fixed": self.fixed,
-            "updated": self.updated,
-            "kept": self.kept,
-            "pages": self.pages,
-        }
+        steps = {"fixed": self.fixed, "updated": self.updated, "pages": self.pages}
         for part in [part for part in steps if part in parts]:
             self.guarded(part, steps[part])
         for number, gib in enumerate(self.options.sizes):
@@ -248,37 +230,6 @@ class Scene:
             traceback.print_exc()
             self.found.say(f"{name} ended with", f"{type(error).__name__}: {error}"[-4000:], fine=False)
             self.appliance.end_all()
-
-    def ways(self) -> None:
-        one, two = self.two
-        calls = Calls(self.outside)
-        pairs = {
-            "all cards named": swap(self.cards, one, two), "both named": swap(self.two, one, two),
-            "its own named": [(one, two)],
-        }  # fmt: skip
-        own = [str(ROOT / "tests/gpu/with_cards"), node_of(one).removeprefix("/dev/nvidia")]
-        seen: dict[str, tuple[dict[str, str], list[str]]] = {
-            "sees all": ({}, []), "sees its own by number": ({"CUDA_VISIBLE_DEVICES": "0"}, []),
-            "sees its own by UUID": ({"CUDA_VISIBLE_DEVICES": one}, []), "has its own node": ({}, own),
-        }  # fmt: skip
-        for (who, (more, before)), (way, named) in itertools.product(seen.items(), pairs.items()):
-            job = Job(1, "torch", *(["all"] if before else []))
-            job.words[:0] = before
-            with running(job, self.outside | more) as pid:
-                went, _ = calls.out(pid)
-                if before:
-                    give_node(pid, node_of(two))
-                code, took = calls.back(pid, named)
-                if code:
-                    calls.back(pid)
-                figures = {"out": went, "in": code, "seconds": took, "right": job.is_right()}
-                self.found.say(f"bare, {who}, {way}", figures)
-        job = Job(0.5, "init")
-        with running(job, self.outside) as pid:
-            went, _ = calls.out(pid)
-            code, _ = calls.back(pid, pairs["all cards named"]) if not went else (went, 0.0)
-            self.found.say("bare, initialised only", {"out": went, "in": code, "right": job.is_right()})
-        calls.close()
 
     def moved(self, kind: str, gib: float) -> None:
         times, bare_times = self.options.times, 0 if self.sim else self.options.bare
@@ -376,21 +327,6 @@ class Scene:
             self.found.say(f"{kind}, {gib:g} GiB, huge pages and small ones", figures, faster >= FASTER or self.sim)
             for job in jobs:
                 job.end()
-
-    def kept(self) -> None:
-        if self.sim or not self.within:
-            return
-        job = Contained(self, "kept", 1, self.options.kinds[0], self.two[0], "all")
-        words = ["cc", "-O2", "-shared", "-fPIC", "-o", str(job.folder / "kept.so"), str(ROOT / "tests/gpu/kept.c")]
-        subprocess.run([*words, "-ldl"], check=True)
-        job.answers(0)
-        self.found.say("kept: before the move", json.loads(job.asked("keep")))
-        self.found.say("kept: moved", job.move(self.two[1]))
-        self.found.say("kept: what its descriptor reaches", json.loads(job.asked("reach")))
-        events = self.appliance.api("GET", f"allocations/?container={job.id}&page_size=100")["results"]
-        self.found.say("kept: its events", [f"{each['kind']}: {each['detail'][:200]}" for each in events[:12]])
-        self.found.say("kept: right", right := job.is_right(), right)
-        job.end()
 
     def drain(self) -> None:
         one, two = self.two

@@ -68,7 +68,6 @@ MOVES = [
     moved("updated-raw", 30, 70, "updated --access raw --kinds torch"),
     moved("updated-cdi", 30, 70, "updated --access cdi --kinds torch"),
     *(moved(f"moved-30-{kind}", 90, 280, f"appliance --kinds {kind} --sizes 30 --times 10 --bare 2") for kind in KINDS),
-    moved("ways", 60, 150, "ways"),
 ]
 RANKS = [
     Part("costs", 30, 75, "tests.gpu.shim.gate --out {out}"),
@@ -87,7 +86,7 @@ RANKS = [
 # On two cards, one after the other: what was never recorded first.
 TURNS = (
     "host costs pages pairs moved-1 random moved-8 harm moved-ddp drain updated-cdi updated-raw fixed small"
-    " ways moved-30-torch moved-30-jax moved-30-cupy moved-30-graphs woken costs-2 small-2"
+    " moved-30-torch moved-30-jax moved-30-cupy moved-30-graphs woken costs-2 small-2"
 )
 
 
