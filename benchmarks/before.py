@@ -1,15 +1,12 @@
 """The same figures of an earlier commit and of today, in turns: what a change has cost, whatever else the machine does.
 
     python -m benchmarks.before COMMIT launch [TURNS [ROUNDS [network]]]      (root; a dockerd of its own)
-    python -m benchmarks.before COMMIT web [TURNS]                            (Chromium)
     python -m benchmarks.before COMMIT bystander [TURNS [SECONDS]]            (root)
 
 The commit has a worktree and native parts of its own; both run with this Python and its packages. The trees take turns
 at being first. Shown are the medians over the turns, and what counts: the medians of after / before within a turn.
 
 `launch`: in each tree `docker_launch` with so many ROUNDS, and `write_path`. `network`: Docker's usual one.
-`web`: a launch, the lists over REST and the page (`web/answers.py`); how soon the dashboard of 200 containers and a day
-of them are there (`dashboard_load`), and a change on it (`dashboard_latency`).
 `bystander`: how long the calls of one container take beside each attack of eight others (`bystander`), that many
 SECONDS. A turn takes some four minutes.
 """
@@ -41,14 +38,6 @@ LAUNCH = {
 WRITES = {"2,000 events/s: the loop is late, 99 %, ms": r"late, loaded: .* 99 % ([\d.]+) ms"}
 FLOOD = {"as many events as it takes, 1/s": r"\((\d+)/s\)"}
 FLOOD_RATE = 20_000  # a second; more than can be written
-ANSWERS = {
-    f"{name}, ms": rf"^{name} +([\d.]+) ms" for name in ("a launch", "containers/", "queue/", "gpus/", "the page")
-}
-LOAD = {
-    "the dashboard's first paint, ms": r"first paint: median (\d+) ms",
-    "a day's replay opens in, s": r"replay opens in: median ([\d.]+) s",
-}
-LATENCY = {"a change to pixels, median, ms": r"^change in the scheduler → pixels\D+(\d+) ms"}
 BESIDE = {
     f"beside {name}, 99 % of calls, ms": rf"^{name} +\d+ +[\d.]+ ms +([\d.]+) ms"
     for name in ("nobody else", *ATTACKS)
@@ -82,15 +71,6 @@ def of_launch(address: str, rounds: int) -> Measure:
         }
 
     return measure
-
-
-def of_web(tree: Path) -> dict[str, float]:
-    package = "benchmarks.web" if (tree / "benchmarks" / "web").exists() else "benchmarks"
-    return {
-        **measured(tree, [str(ROOT / "benchmarks" / "web" / "answers.py")], ANSWERS),
-        **measured(tree, ["-m", f"{package}.dashboard_load", "--runs", "3"], LOAD),
-        **measured(tree, ["-m", f"{package}.dashboard_latency", "--changes", "30"], LATENCY),
-    }
 
 
 def of_bystander(seconds: str) -> Measure:
@@ -131,9 +111,6 @@ def main(commit: str, what: str = "launch", turns: str = "5", rounds: str = "10"
     with worktree(commit) as tree:
         if what == "bystander":
             compare(tree, int(turns), of_bystander(rounds))
-            return 0
-        if what == "web":
-            compare(tree, int(turns), of_web)
             return 0
         with private(bool(network)) as engine:
             compare(tree, int(turns), of_launch(engine.address, int(rounds)))
