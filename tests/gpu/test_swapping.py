@@ -29,13 +29,23 @@ from tests.gpu.swapped import (
     share_of_processor,
     threads,
 )
-from tests.gpu.test_card_helper import MANAGED
 
 pytestmark = [pytest.mark.gpu, pytest.mark.docker, pytest.mark.timeout(500)]
 TOUCHED = 64  # GiB of host memory: a virtual machine may get its own only as it is used, and that takes time
 SLOWER = 1.1  # times what the bare calls take
 STEPS = 0.15  # seconds more, for the rows that are written before each step
 Record = Callable[[str], None]
+MANAGED = """
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context),
+         cuda.cuMemAllocManaged(ctypes.byref(address), ctypes.c_size_t(1 << 30), 1)]
+print(codes, flush=True)
+for line in range(400):
+    time.sleep(0.05)
+    print(cuda.cuCtxSynchronize(), flush=True)
+"""
 
 
 @pytest.fixture(scope="session")
@@ -156,8 +166,7 @@ def test_children_with_and_without_memory_on_the_card_go_on_with_it(whole_card: 
 
 
 def test_managed_memory_is_refused_with_its_reason_and_goes_on(whole_card: Appliance, record: Record) -> None:
-    code = MANAGED.replace("for line in sys.stdin:", "import time\nfor line in range(400):\n    time.sleep(0.05)")
-    container = whole_card.launch("managed", "", command=[PYTHON, "-c", code], volumes=VOLUMES, gpu_memory=3 * GIB)
+    container = whole_card.launch("managed", "", command=[PYTHON, "-c", MANAGED], volumes=VOLUMES, gpu_memory=3 * GIB)
     whole_card.until(lambda: "[0, 0, 0, 0]" in whole_card.logs(container), "it to hold managed memory")
     done, message = whole_card.command(container, "pause", free_memory=True)
     record(f"managed memory: {message}")
