@@ -4,8 +4,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from tests.gpu.shim import training
 from tests.gpu.shim.card import GIB
 from tests.support.card import MIB, ROOT
@@ -25,24 +23,6 @@ def test_a_program_under_a_quota_that_it_fits_and_one_that_it_does_not(card, tmp
     ]
     assert {row["at rest"]["used"] for row in engine["rows"]} == {(1024 + 66) * MIB}
     assert engine["left"] == 0
-
-
-@pytest.mark.long
-def test_programs_on_two_gpus(tmp_path):
-    words = ["--gpus", "sim:2x16GiB", "--engine", "process", "--still", "0.5", "--out", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.shim.several", *words],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    engine = json.loads((tmp_path / "several.json").read_text())["engines"]["process"]
-    wrong = {row["name"]: row["wrong"] for row in engine["rows"]}
-    assert wrong == {name: [] for name in ("both", "chosen", "second", "crossing, first", "crossing, then")}
-    chosen = next(row for row in engine["rows"] if row["name"] == "chosen")["worst at rest"]
-    assert {gpu: sample["used"] // MIB for gpu, sample in chosen.items()} == {
-        "0": 1024 + 66,
-        "1": 256 + 512 + 384 + 3 * 66,
-    }
 
 
 def test_as_many_trainings_stand_by_as_the_card_has_room_for():

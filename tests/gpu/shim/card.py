@@ -44,23 +44,14 @@ class Nvml:
             os.environ["GPUSHARE_SIM"] = str(simulation)
             pynvml.nvmlLib = shim.sim.load_nvml(BUILD)
         pynvml.nvmlInit()
-        gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        self._gpus = {pynvml.nvmlDeviceGetUUID(gpu): gpu for gpu in gpus}
-
-    def sizes(self) -> dict[str, int]:
-        """UUID → bytes of each GPU, by their index."""
-        return {uuid: pynvml.nvmlDeviceGetMemoryInfo(gpu).total for uuid, gpu in self._gpus.items()}
-
-    def held_by_gpu(self) -> dict[str, dict[int, int]]:
-        """UUID → host pid → bytes."""
-        running = pynvml.nvmlDeviceGetComputeRunningProcesses
-        return {uuid: {each.pid: each.usedGpuMemory or 0 for each in running(gpu)} for uuid, gpu in self._gpus.items()}
+        self._gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
 
     def held(self) -> dict[int, int]:
         """Host pid → bytes on all GPUs."""
         shown: Counter[int] = Counter()
-        for held in self.held_by_gpu().values():
-            shown.update(held)
+        for gpu in self._gpus:
+            for each in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu):
+                shown[each.pid] += each.usedGpuMemory or 0
         return shown
 
 

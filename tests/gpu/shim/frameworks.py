@@ -30,12 +30,7 @@ def mark(result: object) -> None:
     marks += 1
     say(f"result {result}")
     say("mark")
-    wait_at_mark(marks)
-
-
-def wait_at_mark(number: int) -> None:
-    """Holds at this mark: for other processes of the program too than the one that reached it."""
-    go = Path(sys.argv[1]) / f"go-{number}"
+    go = Path(sys.argv[1]) / f"go-{marks}"
     deadline = time.monotonic() + PATIENCE
     while not go.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
