@@ -19,22 +19,19 @@ import httpx
 import pytest
 import uvicorn
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections, transaction
 from django.utils import timezone
-from drf_spectacular.generators import SchemaGenerator
 
 from appliance.running.doors import Doors, HttpProtocol
 from appliance.threads import Handler
 from tests.support.machine import make_container, make_gpu, make_node
-from tests.support.people import A_PUBLIC_KEY, make_user
-from tests.support.planned import plan
+from tests.support.people import make_user
 from tests.support.site import PASSWORD
-from web.audit import verified
 from web.http.gate import Gate
-from web.models import AuditEntry, Command, Planned, Receiver, Rule, Token
+from web.models import AuditEntry, Command, Token
 from web.people import tokens
 from web.people.roles import Role
 from web.services import steering
@@ -43,91 +40,25 @@ ROOT = Path(__file__).resolve().parents[2]
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 PATHS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")  # where nginx keeps what it cannot hold in memory
 ONE = UUID(int=1)
-UNTIL = "2100-01-01T00:00:00Z"
 
-# Each body differs from an empty one in what it does, but for these, which need none.
-NEED_NONE = (
-    "POST audit/verify/", "POST me/calendar/", "POST nodes/{name}/undrain/",
-    "POST notifying/receivers/{id}/test/", "POST planned/{id}/again/",
-)  # fmt: skip
+# Of each method. All requests pass one gate (web/http/gate.py), which gives a body in chunks its length.
 BODIES: dict[str, Mapping[str, Any]] = {
-    "POST announcements/": {"message": "New driver"},
-    "POST audit/verify/": {"nothing": 1},
     "POST containers/": {"image": "local", "name": "new", "command": ["true"], "priority": 3},
-    "PATCH containers/{id}/": {"priority": 7},
-    "POST containers/{id}/kill/": {"grace": 10, "note": "why"},
-    "PUT containers/{id}/guests/": {"guests": []},
-    "POST containers/{id}/move/": {"gpu": "GPU-0"},
-    "POST containers/{id}/pause/": {"free_memory": True},
-    "POST containers/{id}/resume/": {"note": "why"},
-    "PATCH gpus/{uuid}/": {"compute": "turns"},
-    "POST gpus/{uuid}/drain/": {"note": "why"},
-    "POST gpus/{uuid}/undrain/": {"note": "why"},
-    "POST groups/": {"name": "vision"},
-    "PATCH groups/{name}/shares/": {"shares": 2},
-    "PATCH groups/{name}/allowance/": {"containers": 3},
-    "POST groups/{name}/members/": {"add": ["ada"]},
-    "POST me/calendar/": {"nothing": 1},
-    "PATCH me/notifications/": {"browser": False, "goes_on_minutes": 7},
-    "POST me/password/": {"old": PASSWORD, "new": "another long password"},
-    "POST nodes/": {"name": "other"},
-    "PATCH nodes/{name}/": {"labels": {"disk": "ssd"}},
-    "POST nodes/{name}/drain/": {"note": "why"},
-    "POST nodes/{name}/undrain/": {"note": "why"},
-    "POST nodes/join/": {"token": "x" * 43, "node": "other", "release": "1", "schema": "1"},
-    "POST notifying/receivers/": {"name": "more", "kind": "mail", "addresses": ["a@example.org"]},
-    "PATCH notifying/receivers/{id}/": {"enabled": False},
-    "POST notifying/receivers/{id}/test/": {"nothing": 1},
-    "POST notifying/rules/": {"receiver": "ops", "severity": "warning"},
-    "PATCH notifying/rules/{id}/": {"enabled": False},
-    "POST notifying/silences/": {"until": UNTIL, "note": "why"},
-    "POST reservations/": {"starts": f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:00}", "minutes": 30},
-    "POST people/": {"username": "eve", "role": "viewer", "password": PASSWORD},
-    "PATCH people/{username}/": {"role": "viewer"},
-    "PATCH people/{username}/allowance/": {"containers": 3},
-    "PATCH people/{username}/shares/": {"shares": 2},
-    "PATCH planned/{id}/": {"retries": 3},
-    "POST planned/{id}/hold/": {"note": "why"},
-    "POST planned/{id}/release/": {"note": "why"},
-    "POST planned/{id}/cancel/": {"note": "why"},
-    "POST planned/{id}/again/": {"nothing": 1},
-    "PUT policy/": {"policy": "fifo"},
+    f"PATCH containers/{ONE}/": {"priority": 7},
+    f"POST containers/{ONE}/kill/": {"grace": 10, "note": "why"},
     "PUT queue/": {"containers": [str(ONE)]},
-    "POST presets/": {"name": "book", "spec": {"image": "local"}},
-    "PUT presets/{id}/": {"name": "book", "spec": {"image": "local"}},
+    "POST people/": {"username": "eve", "role": "viewer", "password": PASSWORD},
     "POST sign-in/": {"username": "root", "password": PASSWORD, "scope": "read"},
-    "POST ssh-keys/": {"key": A_PUBLIC_KEY},
-    "POST tokens/": {"scope": "read", "expires_in": 60},
 }
-
-
-def operations() -> set[str]:
-    paths = SchemaGenerator().get_schema(public=True)["paths"]
-    return {
-        f"{method.upper()} {path.removeprefix('/api/v1/')}"
-        for path, methods in paths.items()
-        for method in methods
-        if method in ("post", "put", "patch")
-    }
-
-
-def test_every_operation_that_takes_a_body_is_here():
-    assert set(BODIES) == operations()
 
 
 @pytest.fixture
 def key(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An admin's, on a machine that has one thing of each kind, whose scheduler does what it is asked for."""
-    settings.EMAIL_HOST = "mail.example"
+    """An admin's, on a machine whose scheduler does what it is asked for."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     gpu = make_gpu(make_node(seen_at=timezone.now() + timedelta(hours=1)))
     admin = make_user("root", Role.ADMIN, password=PASSWORD)
     make_container(make_user("ada"), "a", gpu, pk=ONE)
-    Planned.objects.filter(pk=plan(admin, "later").pk).update(id=ONE)
-    Group.objects.create(name="lab")
-    Rule.objects.create(
-        pk=1, receiver=Receiver.objects.create(pk=1, name="ops", kind="mail", addresses=["a@b.example"])
-    )
 
     def done(command: Command) -> Command:
         Command.objects.filter(pk=command.pk).update(done_at=timezone.now(), outcome=Command.Outcome.DONE)
@@ -135,7 +66,6 @@ def key(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
         return command
 
     monkeypatch.setattr(steering, "wait_for", done)
-    monkeypatch.setattr(verified, "start", lambda: True)  # in a thread, which would not see this transaction
     for signal in (request_started, request_finished):  # would end this transaction, as Django's test client knows
         signal.disconnect(close_old_connections)
     yield tokens.make(admin)[1]
@@ -172,12 +102,6 @@ def straight(method: str, path: str, body: bytes, key: str, chunked: bool) -> tu
 def effect(operation: str, body: bytes, key: str, *, chunked: bool, answer: Answer = straight) -> str:
     """The answer and what it left in the database, without what is random; the database is as before."""
     method, _, path = operation.partition(" ")
-    for name, value in {
-        "containers/{id}": f"containers/{ONE}", "planned/{id}": f"planned/{ONE}",
-        "{id}": "1", "{uuid}": "GPU-0", "groups/{name}": "groups/lab",
-        "{name}": "host", "{username}": "ada",
-    }.items():  # fmt: skip
-        path = path.replace(name, value)
     cache.clear()  # requests are counted in it
     with transaction.atomic():
         given = answer(method, f"/api/v1/{path}", body, key, chunked)
@@ -198,7 +122,7 @@ def test_a_body_in_chunks_has_the_effect_of_one_with_a_length(operation: str, ke
     body = json.dumps(BODIES[operation]).encode()
     whole = effect(operation, body, key, chunked=False)
     empty = effect(operation, b"{}", key, chunked=False)
-    assert (whole == empty) == (operation in NEED_NONE), "whether the body was read cannot be seen"
+    assert whole != empty, "whether the body was read cannot be seen"
     assert effect(operation, body, key, chunked=True) == whole
 
 
