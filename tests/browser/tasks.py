@@ -1,8 +1,7 @@
 """Ten things that people come for, done by the mouse and the keyboard on the pages that they find.
 
-Shared by tests/browser/test_ten_tasks.py, which counts clicks, and benchmarks/web/ten_tasks.py, which measures seconds.
-Each begins on the overview. A click is a press of the mouse; fields are reached with Tab, and keys are not counted.
-Whoever does it knows what to look for: the time to think and to read is nobody's to measure here.
+tests/browser/test_ten_tasks.py counts their clicks. Each begins on the overview. A click is a press of the mouse;
+fields are reached with Tab, and keys are not counted. Whoever does it knows what to look for.
 """
 
 import csv
