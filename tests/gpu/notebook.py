@@ -1,26 +1,12 @@
 """A real ipykernel, and a client of it that pings it as a notebook server does."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.gpu.conftest import Appliance
-from tests.gpu.host_image import PYTHON
 from tests.gpu.swapped import LONG
-
-
-@contextmanager
-def kernel(folder: Path) -> Iterator[tuple[Any, int]]:
-    """A client of an ipykernel that runs beside the appliance; and its pid."""
-    file = folder / "kernel.json"
-    with subprocess.Popen([PYTHON, "-m", "ipykernel_launcher", "-f", str(file)]) as process:
-        try:
-            with client_of(file) as client:
-                yield client, process.pid
-        finally:
-            process.kill()
 
 
 @contextmanager

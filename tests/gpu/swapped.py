@@ -3,7 +3,6 @@
 import itertools
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,25 +111,3 @@ def on_card() -> set[int]:
 
 def card_empties() -> None:
     Appliance.until(lambda: not on_card(), "the card to be empty", LONG)
-
-
-def processor_seconds(pid: int) -> float:
-    """That its threads have used so far."""
-    return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
-
-
-def share_of_processor(pid: int, seconds: float) -> float:
-    """How much of one processor it uses, in percent."""
-    before, begun = processor_seconds(pid), time.monotonic()
-    time.sleep(seconds)
-    return 100 * (processor_seconds(pid) - before) / (time.monotonic() - begun)
-
-
-def threads(pid: int) -> list[str]:
-    """What each thread of it is doing: its name, its state, the system call that it is in and where that waits."""
-    found = []
-    for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
-        state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-        call, waits = (task / "syscall").read_text().split()[0], (task / "wchan").read_text()
-        found.append(f"{(task / 'comm').read_text().strip()} {state} {call} {waits}")
-    return found

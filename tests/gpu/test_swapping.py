@@ -1,7 +1,6 @@
 """`pause --free` of PyTorch in Docker containers on a real card: no slower than the bare calls, right to the byte."""
 
 import asyncio
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,18 +16,7 @@ from scheduler.card.helper import CardHelper
 from tests.gpu import host_image
 from tests.gpu.conftest import VOLUMES, Appliance
 from tests.gpu.host_image import PYTHON
-from tests.gpu.notebook import kernel, run_cell
-from tests.gpu.swapped import (
-    GIB,
-    LONG,
-    Held,
-    bare,
-    card_empties,
-    on_card,
-    processor_seconds,
-    share_of_processor,
-    threads,
-)
+from tests.gpu.swapped import GIB, LONG, Held, bare, card_empties, on_card
 
 pytestmark = [pytest.mark.gpu, pytest.mark.docker, pytest.mark.timeout(500)]
 TOUCHED = 64  # GiB of host memory: a virtual machine may get its own only as it is used, and that takes time
@@ -193,36 +181,3 @@ def test_a_hundred_times_out_and_in(whole_card: Appliance, record: Record) -> No
     )
     held.end()
     card_empties()
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ipykernel") is None, reason="no ipykernel on this machine")
-def test_how_much_an_idle_notebook_uses_of_a_processor(tmp_path: Path, record: Record) -> None:
-    """Running, and with its memory in host memory: what is no sign that it wants to compute."""
-    with kernel(tmp_path) as (client, pid):
-        run_cell(client, "import torch; held = torch.ones(1 << 28, device='cuda')")
-        running = share_of_processor(pid, 10)
-        shares: list[float] = []
-
-        async def play(helper: CardHelper) -> None:
-            for step in (helper.lock, helper.checkpoint):
-                await step(pid, LONG)
-            shares.extend([await asyncio.to_thread(share_of_processor, pid, 1.0) for _ in range(10)])
-            for what, code in (("without", "1 + 1"), ("with", "total = float(held.sum())")):
-                before, was = processor_seconds(pid), threads(pid)
-                client.execute(code)
-                await asyncio.sleep(1.0)
-                record(f"a cell {what} the card, while out: {processor_seconds(pid) - before:.4f} s of a processor")
-            record(f"its threads before that cell: {'; '.join(was)}\nand while it waits: {'; '.join(threads(pid))}")
-            await asyncio.sleep(1.0)
-            before = processor_seconds(pid)
-            await asyncio.sleep(2.0)
-            record(f"while it waits: {(processor_seconds(pid) - before) / 2:.4f} s of a processor a second")
-            for step in (helper.restore, helper.unlock):
-                await step(pid, LONG)
-
-        with_helper(play)
-        record(
-            f"an idle ipykernel with 1 GiB: {running:.3f} % of a processor; out: {max(shares):.3f} % in its busiest "
-            f"second, {sum(shares) / len(shares):.3f} % on average"
-        )
-        run_cell(client, "assert total == held.numel() and bool((held == 1).all())")
