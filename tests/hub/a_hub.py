@@ -17,7 +17,7 @@ HUB = ROOT / ".build" / "hub"
 PROXY = ROOT / ".build" / "hub-proxy" / "node_modules" / ".bin" / "configurable-http-proxy"
 TOKEN = "a-token-of-the-tests-and-of-nobody-else"
 SINGLEUSER = str(HUB / "bin" / "jupyterhub-singleuser")
-SMALL, BUSY, LARGE = "Small: 64 MiB", "Busy: takes its memory first", "Larger than the card"
+SMALL, BUSY = "Small: 64 MiB", "Busy: takes its memory first"
 
 CONFIG = """
 import json
@@ -66,7 +66,6 @@ class Hub:
             "profiles": [
                 {"name": SMALL, "launch": {"image": "local"}, "choices": {"gpu_memory": ["64MiB", "128MiB"]}},
                 {"name": BUSY, "launch": {"image": "local", "gpu_memory": "768MiB", "command": first_takes}},
-                {"name": LARGE, "launch": {"image": "local", "gpu_memory": "64GiB"}},
             ],
         }
         (folder / "config.py").write_text(CONFIG.format(settings=json.dumps(settings)))

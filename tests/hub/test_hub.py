@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.hub.a_hub import BUSY, LARGE, SMALL, Hub
+from tests.hub.a_hub import BUSY, SMALL, Hub
 from tests.support.appliance import WORKLOAD, Appliance, http, until
 
 
@@ -105,19 +105,6 @@ def test_a_notebook_outlives_an_appliance_that_is_away_and_a_start_says_that_it_
         appliance.start()
     until(lambda: hub.notebook("ada").status_code == 200)
     stopped(hub, appliance)
-
-
-def test_a_refusal_is_reported_in_the_appliances_words(hub):
-    for user, profile, words in (
-        ("ada", LARGE, "64 GiB is more than it can ever give"),
-        ("bob", SMALL, "containers"),  # his allowance is none
-        ("stranger", SMALL, 'There is no active account "stranger" here'),
-        ("ada", "Free choice", 'There is no profile "Free choice"'),
-    ):
-        hub.begin(user, profile=profile)
-        failed = list(hub.progress(user))[-1]
-        assert failed["failed"], failed
-        assert words in failed["message"]
 
 
 def test_the_usual_culler_ends_who_is_idle(hub, appliance):
