@@ -115,47 +115,6 @@ def test_what_a_dead_process_held_comes_back_a_little_later(tmp_path: Path, end:
         card.close()
 
 
-def test_a_storm_of_kills_leaves_nothing_behind(card: Card) -> None:
-    card.check("""
-        import os, random, signal, time
-        def child():
-            random.seed(os.getpid())
-            cuda, mine = Cuda(device=None), []
-            try:
-                cuda = Cuda()
-                while True:
-                    try:
-                        mine.append(cuda.alloc(random.choice([1000, MIB, 3 * MIB, 200 * MIB, 900 * MIB])))
-                    except Failed:
-                        pass
-                    while mine and random.random() < 0.4:
-                        assert cuda.free(mine.pop(random.randrange(len(mine)))) == 0
-            except Failed:
-                os._exit(0)                           # the card had no room for a context
-            os._exit(1)
-        children, end = set(), time.monotonic() + 4
-        while time.monotonic() < end:
-            while len(children) < 20:
-                pid = os.fork()
-                if pid == 0:
-                    child()
-                children.add(pid)
-            time.sleep(random.random() / 50)
-            victim = random.choice(sorted(children))
-            os.kill(victim, signal.SIGKILL)
-            status = os.waitpid(victim, 0)[1]
-            assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-            children.remove(victim)
-        for victim in children:
-            os.kill(victim, signal.SIGKILL)
-            os.waitpid(victim, 0)
-    """)
-    card.wait_until_empty()
-    result = card.run("--check", "1m")
-    assert "5120 MiB free" not in result.stdout  # its own context is taken
-    assert "5054 MiB free of 5120 MiB" in result.stdout
-
-
 def test_a_frozen_process_holds_up_nobody(card: Card) -> None:
     busy = card.python("""
 from tests.support.cuda import *
