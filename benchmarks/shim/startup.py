@@ -34,15 +34,15 @@ def show(name: str, times: Times) -> None:
 
 def native(program: Path, home: Path, processes: int) -> Times:
     env = {**os.environ, "GPUSHARE_SIM": str(next((home / "card").iterdir())), "LD_LIBRARY_PATH": str(BUILD / "sim")}
-    return read(subprocess.check_output([program, "start", str(processes)], env=env, text=True))
+    return read(subprocess.check_output([program, str(processes)], env=env, text=True))
 
 
 def main(processes: int = 300, rounds: int = 3) -> None:
-    program = build("calls")
+    program = build("starts")
     with Live("sim:1x64GiB") as live, live.scheduler("fair"):
         for turn in range(rounds):
             show("native", native(program, live.home, processes))
-            container = live.launch(f"start-{turn}", [str(program), "start", str(processes)], gpu_memory=60 * GIB)
+            container = live.launch(f"start-{turn}", [str(program), str(processes)], gpu_memory=60 * GIB)
             live.finished([container])
             show("shimmed", read(live.log(container)))
 
