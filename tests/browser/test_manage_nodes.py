@@ -1,4 +1,4 @@
-"""The pages of nodes in a real browser: drained, labelled, refused in words; both themes, both widths, and axe."""
+"""The pages of nodes in a real browser: drained, labelled, refused in words."""
 
 from datetime import timedelta
 
@@ -6,8 +6,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from tests.browser.conftest import SIZES
-from tests.support import axe, rows
+from tests.support import rows
 from web.models import Node
 
 
@@ -41,15 +40,3 @@ def test_a_node_is_drained_and_labelled_and_removal_is_asked_first(gpu2, open_as
     assert gpu2.labels == {"disk": "ssd", "gen": "h200"}
     assert gpu2.drained_at is not None
     assert gpu2.removed_at is None
-
-
-@pytest.mark.parametrize("path", ["/nodes/", "/nodes/gpu2/"])
-def test_they_are_readable_at_both_widths_and_in_both_themes(gpu2, open_as, shot, path):
-    page = open_as("boss", path, role="admin")
-    for size, viewport in SIZES.items():
-        page.set_viewport_size(viewport)
-        for theme in ("light", "dark"):
-            page.emulate_media(color_scheme=theme)
-            shot(page, f"nodes-{path.count('/')}-{size}-{theme}")
-            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (theme, size)
-            assert axe.faults(page) == []
