@@ -1,9 +1,11 @@
-"""Every kind of what needs somebody, made true and untrue on a whole appliance, over PostgreSQL and a simulated card.
+"""Kinds of what needs somebody, made true and untrue on a whole appliance, over PostgreSQL and a simulated card.
+
+What rows alone decide is in tests/web/test_attention.py.
 
 One appliance serves all of them; a test leaves it as it was. Its thresholds are low, its host's memory is what a file
 says that lies over /proc/meminfo, and its home is a disk that a test can fill. What takes seconds to be noticed (a disk
 is looked at every five, who does not stop is waited for ten) is made true together, looked at one by one, and mended
-together. The last two start the appliance on other hardware.
+together. The last one starts the appliance on another card.
 """
 
 import asyncio
@@ -27,13 +29,10 @@ from tests.support.appliance import ROOT, WORKLOAD, Appliance, http, until
 from tests.support.card import BUILD
 from tests.support.constants import with_constants
 from tests.support.disk import fill, small_disk
-from tests.support.dockerd import Dockerd, dockerd
 from tests.support.postgres import BIN as POSTGRES
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.swapped import HANGS, LOCK
 from tests.support.tables import with_tables
-
-__all__ = ["dockerd"]
 
 pytestmark = [
     pytest.mark.production,
@@ -155,24 +154,6 @@ def nothing_lives(request: pytest.FixtureRequest) -> Iterator[None]:
     until(lambda: not appliance.containers())
 
 
-def test_who_waits_for_long_and_who_keeps_them_waiting(running: Running) -> None:
-    holder = running.holds("holder")
-    running.is_in(holder, "running")
-    waits = running.holds("waits")
-    item = running.raised("waiting", '"waits"')
-    assert (item["person"], item["container"], item["acts"]) == ("admin", waits["id"], ["first", "kill"])
-    assert "holder" in item["message"]  # behind whom
-    idle = running.raised("holding", '"holder" is idle')
-    assert '"waits" waits' in idle["message"]
-    running.act(holder, "pause")
-    paused = running.raised("holding", '"holder" is paused')
-    assert paused["acts"] == ["resume", "free", "kill"]
-    running.act(holder, "kill")
-    running.is_in(waits, "running")
-    running.cleared("waiting")
-    running.cleared("holding")
-
-
 def test_who_is_in_host_memory_and_waits_for_room(running: Running) -> None:
     away = running.holds("away")
     running.is_in(away, "running")
@@ -200,17 +181,6 @@ def test_who_takes_memory_past_the_shim(running: Running) -> None:
     running.act(sly, "kill")
     running.cleared("unexplained")
     running.cleared("uncapped")
-
-
-def test_a_launch_that_fails_again_and_again(running: Running, tmp_path: Path) -> None:
-    flag = tmp_path / "flag"
-    for number in range(3):
-        assert not running.items("failing")
-        running.is_in(running.launch("test", "-e", str(flag), name=f"try-{number}"), "failed")
-    assert running.raised("failing")["message"].startswith('"try-2" failed 3 times in a row')
-    flag.touch()
-    running.is_in(running.launch("test", "-e", str(flag), name="better"), "exited")
-    running.cleared("failing")
 
 
 def test_memory_of_programs_that_are_no_containers(running: Running) -> None:
@@ -332,16 +302,6 @@ def see_who_cannot_be_stopped_for_others(running: Running) -> None:
     running.cleared("no_turns")
 
 
-def test_a_scheduler_that_is_away(running: Running) -> None:
-    pid = running.parts()["scheduler"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        assert "is away" in running.raised("scheduler_away")["message"]
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    running.cleared("scheduler_away")
-
-
 def test_a_database_that_is_away(running: Running) -> None:
     async def watch() -> None:
         cookie = await asyncio.to_thread(cookie_of_admin, running)
@@ -374,21 +334,10 @@ def test_a_card_that_is_gone(running: Running) -> None:
     running.cleared("gpu_gone")
 
 
-@pytest.mark.docker
-def test_an_engine_that_is_away(running: Running, dockerd: Dockerd) -> None:
-    restart(running, GPUSHARE_ENGINE="docker", GPUSHARE_DOCKER_HOST=dockerd.address)
-    assert not running.items("engine_away")
-    dockerd.stop()
-    try:
-        assert "Docker" in running.raised("engine_away")["message"]
-    finally:
-        dockerd.restore()
-    running.cleared("engine_away")
-
-
 def test_every_kind_is_among_these() -> None:
     raised = set(re.findall(r'raised\("(\w+)"', Path(__file__).read_text())) | {"database_away"}
     raised |= {"other_release", "not_restored"}  # tests/nodes/test_silence.py, tests/scheduler/test_shared_memory.py
+    raised |= {"waiting", "holding", "failing", "scheduler_away", "engine_away"}  # tests/web/test_attention.py
     raised |= {"above_share"}  # tests/web/test_fair_share.py
     raised |= {"announced", "reserved_short"}  # tests/web/test_announcements.py, test_reservations.py
     program = (
