@@ -28,6 +28,7 @@ PERIODS = {
     "leftovers": 5.0,
     "health": 5.0,  # disks and memory change all the time, and each change is written
     "housekeeping": 60.0,
+    "usage": 60.0,  # what a scheduler that is killed has not written of it
 }  # part → seconds from the end of one call to the next; the others run until they are cancelled
 
 

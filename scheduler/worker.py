@@ -197,6 +197,7 @@ class Scheduler(Components):
             *([Part("link to the web side", self.relay.run)] if settings.GPUSHARE_WEB else []),
             Part("leftovers", self.leftovers.look),
             Part("fair share", self.fair_share.run),
+            Part("usage", self.fair_share.write),
             Part("reservations", self.reservations.run),
             Part("what is reserved", self.reservations.look),
             Part("housekeeping", self.housekeeping.look, after=PERIODS["housekeeping"]),

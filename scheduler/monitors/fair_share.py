@@ -18,7 +18,7 @@ from web.people.shares import Current
 
 log = logging.getLogger(__name__)
 
-MINUTE = 60.0  # seconds; what a scheduler that is killed has not written
+MINUTE = 60.0  # seconds from one look at what is due to the next
 LEAST = float(2**30)  # byte·seconds; less is not worth a row yet
 NOTHING = Account()
 
@@ -52,7 +52,6 @@ class FairShare:
             await is_set_within(self._woken, MINUTE)
             self._woken.clear()
             await self._hear()
-            self.write()
 
     async def _hear(self) -> None:
         try:
@@ -85,7 +84,7 @@ class FairShare:
             self._broker.tell(UsageElsewhere(self._broker.now(), given.elsewhere, given.capacity))
 
     def write(self) -> None:
-        """What the core has counted, as it is now."""
+        """What the core has counted, as it is now. Waits for no database: what it does not answer is kept here."""
         self._begin_hour()
         state, now = self._broker.state, self._broker.now()
         for gpu, its in accounts(state.people, now).items():
@@ -93,9 +92,9 @@ class FairShare:
                 self._count(gpu, person, account, now)
         found, people = standings(state, now), state.people
         for gpu, person in self._written:
-            its = found.people.get(person)
-            counts = its or found.groups.get(people.tree.parent(person))  # of whom nothing is left: as any newcomer
-            share = round(its.share[gpu]) if its and gpu in its.share and people.meters[gpu].calls else None
+            one = found.people.get(person)
+            counts = one or found.groups.get(people.tree.parent(person))  # of whom nothing is left: as any newcomer
+            share = round(one.share[gpu]) if one and gpu in one.share and people.meters[gpu].calls else None
             self._usage.standing(gpu, person, ratio=round(counts.ratio, 2) if counts else 1.0, share=share)
 
     def _begin_hour(self) -> None:

@@ -1,5 +1,6 @@
 """What people have had and are due, between the core and the records: over restarts, hosts, forgiveness, odd clocks."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from scheduler.monitors.fair_share import FairShare
 from scheduler.store import Store, usage, write_behind
 from scheduler.store.journal import AsyncJournal
 from tests.support.host import query
+from tests.support.inprocess.host import InProcess
 from tests.support.machine import make_gpu, make_node
 from web.models import Gpu, GroupShares, PersonShares, Usage, UsageHour
 
@@ -302,3 +304,14 @@ async def test_a_start_without_the_database_goes_on_with_what_this_host_kept(
     await host.killed()
     core, _ = await host.start()
     assert core.rounded() == before
+
+
+async def test_usage_is_written_each_minute_also_while_the_database_does_not_answer(inprocess: InProcess) -> None:
+    """As over a network that swallows what is sent: a scheduler that is killed meanwhile has lost a minute at most."""
+    inprocess.up.store.usage.given = asyncio.Event().wait  # type: ignore[assignment]
+    inprocess.up.fair_share.wake()
+    for state in ("running", "suspended"):
+        made = await inprocess.launch("workload", "--bytes", "3GiB", "--hold", "600", gpu_memory=4 * GIB)
+        await inprocess.until(made, state)
+    await inprocess.passes(90)
+    assert await inprocess.eventually(lambda: query(lambda: Usage.objects.filter(had__gt=0).exists()))

@@ -6,11 +6,12 @@ import pytest
 from django.contrib.auth.models import Group
 from django.utils import timezone
 
-from tests.support.machine import GIB, make_container
+from tests.support.machine import GIB, make_container, make_gpu, make_node
 from tests.support.people import client_for, make_user, signed_in
 from web import audit
 from web.history import fairness
-from web.models import AllocationEvent, AuditEntry, Claim, PersonShares, Usage, UsageHour
+from web.models import AllocationEvent, AuditEntry, Claim, Container, PersonShares, Usage, UsageHour
+from web.pages.people import limits
 from web.people import shares
 from web.people.roles import Role
 from web.services import attention, issuing, steering
@@ -222,3 +223,56 @@ def test_schedulers_hear_of_other_shares_and_groups(ada, node, django_capture_on
         PersonShares.objects.create(user=ada)
         group.user_set.remove(ada)
     assert set(heard) == {"shares"}
+
+
+def test_a_boost_that_is_over_is_none(boss, ada):
+    """The form of the page gives back what it shows: other shares can be saved."""
+    PersonShares.objects.create(user=ada, boost=3, boost_until=timezone.now() - timedelta(days=1))
+    told = boss.get(f"{PEOPLE}ada/shares/").json()
+    assert (told["boost"], told["boost_until"]) == (1, None)
+    form = limits.shares_fields(ada)
+    browser = signed_in(make_user("chief", Role.ADMIN))
+    asked = {"do": "shares", "shares": "2", "boost": form["boost"], "boost_until": form["boost_until"]}
+    assert browser.post("/people/ada/", asked).status_code == 302
+    assert in_force().people == {"ada": 2.0}
+
+
+def test_what_is_held_of_a_card_for_which_nobody_waits_is_not_set_against_the_share_of_another(week, ada, gpu):
+    make_container(ada, "elsewhere", make_gpu(gpu.node, index=1), started_at=timezone.now())
+    Claim.objects.filter(container__name="elsewhere").update(granted=50 * GIB)
+    Claim.objects.filter(container__name="training").update(granted=10 * GIB)
+    now = timezone.now()
+    one, *_ = fairness.people(now - timedelta(days=7), now)
+    assert one.holds == 60 * GIB
+    assert one.why == "Holds 10 GiB, within the fair share of 20 GiB while others wait."
+
+
+def test_who_has_ended_all_is_not_said_to_hold_nothing_while_nobody_waits(week, ada):
+    """bob waits still, on a card where ada has nothing any more."""
+    Container.objects.filter(owner=ada).update(finished_at=timezone.now())
+    Usage.objects.filter(person="ada").update(share=None)
+    now = timezone.now()
+    one, *_ = fairness.people(now - timedelta(days=7), now)
+    assert one.why == "Held more than the fair share while others waited; holds nothing now."
+
+
+def test_the_ratio_of_a_group_that_the_queue_goes_by_is_not_made_up(week, ada, client):
+    group_of("vision", ada, week, given=2)
+    (group,) = client.get("/api/v1/fairness/").json()["groups"]
+    assert group["standing"] is None
+
+
+def test_pages_say_which_of_two_ratios_they_show(week, ada):
+    """The fairness page has that of the range; the queue goes by one in which usage fades."""
+    for address in (f"/containers/{Container.objects.get(name='training').pk}/", "/people/ada/"):
+        page = " ".join(signed_in(make_user("chief" + address[1], Role.ADMIN)).get(address).content.decode().split())
+        assert '1.50 times the <a href="/fairness/">fair share</a> (past use fades by half every two days)' in page
+
+
+def test_a_host_that_is_away_does_not_say_how_a_person_stands(week, ada, gpu):
+    """Its scheduler counted last, and has not heard since what others count."""
+    now = timezone.now()
+    away = make_gpu(make_node(name="away", seen_at=now - timedelta(days=1)), index=1)
+    Usage.objects.create(gpu=away, person="ada", at=now + timedelta(minutes=1), ratio=7.0, share=90 * GIB)
+    one, *_ = fairness.people(now - timedelta(days=7), now)
+    assert (one.standing, one.share) == (1.5, 20 * GIB)

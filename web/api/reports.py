@@ -93,7 +93,8 @@ class AllocationReport(APIView):
 class FiguresAnswer(serializers.Serializer[Any]):
     """A person's, or a group's with its members. Memory in GiB × hours, computing in hours of a GPU, waits in seconds.
 
-    `ratio` is `had` of `due`, null if nobody waited; `standing` the same with old usage forgotten: the queue's."""
+    `ratio` is `had` of `due`, null if nobody waited; `standing` the same with old usage fading: the queue's;
+    null of a group."""
 
     name = serializers.CharField()
     shares = serializers.FloatField(allow_null=True, help_text="Boosts included; null: a group that does not count.")
@@ -102,7 +103,7 @@ class FiguresAnswer(serializers.Serializer[Any]):
     had = serializers.FloatField(help_text="Held while somebody waited for that GPU.")
     due = serializers.FloatField(help_text="The fair share of it.")
     ratio = serializers.FloatField(allow_null=True)
-    standing = serializers.FloatField()
+    standing = serializers.FloatField(allow_null=True)
     held = serializers.FloatField(help_text="Also while nobody waited.")
     gpu_had = serializers.FloatField(allow_null=True, help_text="That they computed; null: not known.")
     gpu_due = serializers.FloatField(allow_null=True, help_text="That turns gave them; null: there were none.")

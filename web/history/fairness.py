@@ -13,13 +13,13 @@ from math import ceil
 from typing import Any
 
 from django.contrib.auth.models import Group
-from django.db.models import Count, F, FloatField, Q, Sum
+from django.db.models import Count, F, FloatField, Q, QuerySet, Sum
 from django.db.models.functions import Cast
 from django.utils import timezone
 
 from web.history.samples import samples_within
 from web.history.spans import STANDING, Waited, spans
-from web.models import Claim, Container, Usage, UsageHour, large
+from web.models import Claim, Container, Gpu, Node, Usage, UsageHour, large
 from web.people import shares
 from web.people.roles import Role
 from web.sizes import format_size
@@ -49,8 +49,9 @@ class Figures:
     group: str = ""  # of a person: the one that counts for them
     members: set[str] = field(default_factory=set)
     holds: int = 0  # bytes, now
-    share: int | None = None  # bytes that are due of the cards where somebody waits now; None: nobody does
-    standing: float = 1.0  # had of due, decayed: what the queue goes by now
+    share: int | None = None  # bytes that are due of the cards where they are and somebody waits now; None: nobody does
+    holds_there: int = 0  # bytes of those cards
+    standing: float | None = 1.0  # had of due, decayed: what the queue goes by now; None: of a group
 
     @property
     def ratio(self) -> float | None:
@@ -81,9 +82,11 @@ class Figures:
         if not self.above:
             return ""
         if self.share is None:
-            return f"Held more than others while they waited. Nobody waits now; holds {format_size(self.holds)}."
-        than = "more than" if self.holds > self.share else "within"
-        return f"Holds {format_size(self.holds)}, {than} the fair share of {format_size(self.share)} while others wait."
+            now = format_size(self.holds) if self.holds else "nothing"
+            return f"Held more than the fair share while others waited; holds {now} now."
+        than = "more than" if self.holds_there > self.share else "within"
+        holds = format_size(self.holds_there)
+        return f"Holds {holds}, {than} the fair share of {format_size(self.share)} while others wait."
 
     def add(self, other: "Figures") -> None:
         """A member's figures to those of the group."""
@@ -132,13 +135,19 @@ def groups(found: Iterable[Figures]) -> list[Figures]:
     for group, member in members:
         counts = group in given.groups
         if member in by_name and (not counts or given.group_of.get(member) == group):
-            sums.setdefault(group, Figures(group, shares=given.groups.get(group))).add(by_name[member])
+            its = Figures(group, shares=given.groups.get(group), standing=None)
+            sums.setdefault(group, its).add(by_name[member])
     return sorted(sums.values(), key=lambda each: (-each.had, -each.held, each.name))
 
 
 def used(start: datetime, end: datetime, **of: Any) -> list[tuple[str, float, float]]:
     """(person, had, due) of the ledger, GiB × hours, to the hour."""
     return list(_hours(start, end, **of).values_list("person").annotate(Sum("had"), Sum("due")).order_by())
+
+
+def latest(**of: Any) -> QuerySet[Usage]:
+    """What schedulers say of people now; last what the one says that gave the last sign of life."""
+    return Usage.objects.filter(**of).order_by(F("gpu__node__seen_at").asc(nulls_first=True), "at")
 
 
 def curve(start: datetime, end: datetime) -> dict[str, Any]:
@@ -214,15 +223,19 @@ def _add_containers(of: Any, start: datetime, end: datetime) -> None:
 
 
 def _add_now(found: dict[str, Figures]) -> None:
-    live = Claim.objects.filter(container__finished_at=None)
-    for name, held in live.values_list("container__owner__username").annotate(Sum("granted")).order_by():
-        if name in found:
-            found[name].holds = held or 0
-    for row in Usage.objects.order_by("at"):  # the last word is the newest
+    alive = set(Gpu.objects.filter(node__in=Node.objects.alive()).values_list("pk", flat=True))
+    waited = set[tuple[str, int]]()
+    for row in latest():
         if figures := found.get(row.person):
             figures.standing = row.ratio
-            if row.share is not None:
+            if row.share is not None and row.gpu_id in alive:
                 figures.share = (figures.share or 0) + row.share
+                waited.add((row.person, row.gpu_id))
+    live = Claim.objects.filter(container__finished_at=None).order_by()
+    for name, gpu, held in live.values_list("container__owner__username", "gpu").annotate(Sum("granted")):
+        if figures := found.get(name):
+            figures.holds += held or 0
+            figures.holds_there += (held or 0) * ((name, gpu) in waited)
 
 
 def _ratio(point: list[float] | None) -> float | None:

@@ -13,11 +13,11 @@ from django.utils import timezone
 from web.console import pods
 from web.door import entering
 from web.errors import Problem
-from web.history import samples
+from web.history import fairness, samples
 from web.history.incidents import end_of
 from web.history.life import stretches
 from web.http import reading
-from web.models import AllocationEvent, Claim, Container, Gpu, Node, State, Usage
+from web.models import AllocationEvent, Claim, Container, Gpu, Node, State
 from web.pages import table
 from web.pages.frame import container_or_404, host_of, page_view, person, post_view, show
 from web.pages.launch_form import text_of
@@ -71,7 +71,7 @@ def container(request: HttpRequest, pk: UUID) -> HttpResponse:
         "age": (timezone.now() - found.created_at).total_seconds(),
         "since": seconds(found.waiting_since),
         "waiting": _waiting(found),
-        "standing": Usage.objects.filter(person=found.owner.get_username()).order_by("-at").first(),
+        "standing": fairness.latest(person=found.owner.get_username()).last(),
     }
     return show(request, "container.html", context)
 

@@ -62,8 +62,11 @@ def in_force(row: PersonShares, now: datetime) -> int:
 
 
 def of(user: User) -> PersonShares:
-    """What was chosen for them; unsaved defaults if nothing was."""
-    return PersonShares.objects.select_related("share_group").filter(user=user).first() or PersonShares(user=user)
+    """What is chosen for them, as an unsaved row has it: nothing was, or a boost is over."""
+    row = PersonShares.objects.select_related("share_group").filter(user=user).first() or PersonShares(user=user)
+    if row.boost_until is not None and row.boost_until <= timezone.now():
+        row.boost, row.boost_until = 1, None
+    return row
 
 
 def as_dict(row: PersonShares) -> dict[str, Any]:

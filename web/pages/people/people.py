@@ -23,8 +23,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from web.errors import Problem, forbidden, invalid
-from web.history import reports
-from web.models import Claim, Container, Token, Usage
+from web.history import fairness, reports
+from web.models import Claim, Container, Token
 from web.pages import table
 from web.pages.frame import person, show
 from web.pages.people import limits
@@ -160,7 +160,7 @@ def _standing(rights: Rights, user: User) -> dict[str, Any]:
         "who": user,
         "page": table.page(rights.user, QueryDict(urlencode({"owner": name}))),
         "week": week,
-        "standing": Usage.objects.filter(person=name).order_by("-at").first(),
+        "standing": fairness.latest(person=name).last(),
         "may_stop": rights.may(Deed.STEER_ALL) or (own and rights.may(Deed.LAUNCH)),
     }
     if own or rights.may(Deed.MANAGE):
