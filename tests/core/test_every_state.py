@@ -1,6 +1,7 @@
 """Every state and every split of small hosts; `simulation.explore` has the larger ones (docs/deciding.md)."""
 
 from dataclasses import replace
+from itertools import product
 from math import inf
 
 import pytest
@@ -150,6 +151,14 @@ def test_the_explorer_finds_who_is_moved_for_one_that_gains_less_than_it_loses(m
     monkeypatch.setattr("scheduler.core.people.sharing.gives_to", lambda *_, **__: True)
     with pytest.raises(Broken, match="lacks more of g0 than"):
         explore(Host(2, ((2,), (2,)), "fair", owners=(0, 1), gives_way=Mode.SHARE))
+
+
+def test_the_explorer_finds_whose_side_falls_below_its_share_though_another_could_be_spared(monkeypatch):
+    """As if the largest went first, whatever its side keeps."""
+    monkeypatch.setattr(preemption, "rank", lambda _, holder: (-sum(holder.leased.values()),))
+    monkeypatch.setattr(preemption, "product", lambda _, needs: product((False,), needs))
+    with pytest.raises(Broken, match="could be spared"):
+        explore(Host(5, ((3,), (1,), (2,)), "fair", owners=(0, 0, 1), gives_way=Mode.SHARE))
 
 
 def test_the_explorer_finds_who_nobody_gives_way_to(monkeypatch):

@@ -3,17 +3,18 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, permutations
 
 from scheduler.core import fair, safety
 from scheduler.core.arbiter import handle
 from scheduler.core.effects import Effect, Preempt, TakeBack
 from scheduler.core.events import CameBack, Event, Returned, StandIn, SwappedOut, Ticked, WaitedBefore
+from scheduler.core.moves import preemption
 from scheduler.core.people import heads, sharing
 from scheduler.core.people.ledger import Head
 from scheduler.core.people.ratios import Ratios
 from scheduler.core.people.tree import Node
-from scheduler.core.state import Mode, Request, Stage, State
+from scheduler.core.state import Container, Mode, Request, Stage, State
 
 Step = tuple[tuple[tuple[Event, ...], tuple[Effect, ...]], ...]
 
@@ -120,10 +121,11 @@ def _capped(state: State) -> Iterator[str]:
 
 def _gives_too_much(state: State, effect: Preempt) -> Iterator[str]:
     """Counted anew: the giver's side holds more than its share; and it then lacks less than the waiter's gains, unless
-    both are in one group, which then lacks no more."""
+    both are in one group, which then lacks no more. And if it lacks anything, nobody could be spared in its place."""
     giver, waiter = state.containers[effect.container], state.containers[effect.whom]
     tree = state.people.tree
     mine, theirs = tree.parted(giver.owner, waiter.owner)
+    lacks = False
     for gpu, goes in giver.leased.items():
         held = Counter[Node]()
         share = defaultdict[Node, float](float)
@@ -136,6 +138,7 @@ def _gives_too_much(state: State, effect: Preempt) -> Iterator[str]:
                 share[node] += part * state.gpus[gpu].capacity
         if held[mine] <= share[mine]:
             yield f"{effect}: {mine} holds no more than its share of {gpu}"
+        lacks |= held[mine] - goes < int(share[mine])
         if gpu in waiter.quota and len(waiter.quota) == 1:
             asks = max(r.bytes for r in state.waiting if r.container == waiter.id)
             comes = asks if safety.holds(waiter) else waiter.out.get(gpu, 0) or waiter.quota[gpu]
@@ -146,6 +149,24 @@ def _gives_too_much(state: State, effect: Preempt) -> Iterator[str]:
                 yield f"{effect}: {mine} lacks more of {gpu} than {theirs} gains"
             if mine in inside and share[group] - held[group] + goes - comes > max(0, share[group] - held[group]):
                 yield f"{effect}: {group} lacks more of {gpu}"
+    if lacks and (others := _spared(state, giver, waiter)):
+        yield f"{effect}: {mine} lacks some of its share, and {others} could be spared"
+
+
+def _spared(state: State, giver: Container, waiter: Container) -> list[str]:
+    """Others by whom the waiter's call would be served, and whose sides keep their shares without them."""
+    state = replace(state, containers={**state.containers, giver.id: replace(giver, stage=Stage.HERE)})
+    able = [each for each in state.containers.values() if each is not giver and preemption.may_go(state, each)]
+    for request in (r for r in state.waiting if r.container == waiter.id):
+        for count in range(1, len(able) + 1):
+            for going in combinations(able, count):
+                gone: sharing.Gone = Counter(
+                    {(request.gpu, node): -request.bytes for node in state.people.tree.way(waiter.owner)}
+                )
+                spared = all(preemption._goes_for(state, each, request, gone, keeps=True) for each in going)
+                if spared and preemption._served(state, going, request) == waiter.id:
+                    return [each.id for each in going]
+    return []
 
 
 def _goes_on(state: State) -> Iterator[str]:
