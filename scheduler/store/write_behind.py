@@ -2,7 +2,10 @@
 happened (append-only, through the audit's hash chain), and samples.
 
 A decision never waits for the database, and a database that is away for a while loses nothing but samples. Where it is
-a server that may be away for hours, what is recorded meanwhile is kept here and comes later (journal.py).
+a server that may be away for hours, what is recorded meanwhile is kept here and comes later (journal.py). Everything
+through the journal first, also while the database answers, would be one way less, and was measured: 35 µs an event more
+(7 % of a core at 2,000 a second), and with SQLite a second fsync for each promise. So it was not taken.
+
 After each write the group "live" is asked to look again, and so is whoever waits for a command that is done; these
 messages are hints, and losing one costs nothing but time.
 """
