@@ -28,8 +28,10 @@ Done = tuple[str, Callable[[], Any]]  # what to say of it, and what does it
 def page(request: HttpRequest) -> HttpResponse:
     if not rights_of(person(request)).may(Deed.NOTIFY):
         return redirect(f"{reverse('me')}#notifications")
+    receivers = list(Receiver.objects.all())
     context = {
-        "receivers": [(each, each.deliveries.filter(done_at=None).count()) for each in Receiver.objects.all()],
+        "receivers": [(each, each.deliveries.filter(done_at=None).count()) for each in receivers],
+        "names": [each.name for each in receivers],
         "receiver_kinds": Receiver.Kind.choices,
         "rules": Rule.objects.select_related("receiver"),
         "silences": Silence.objects.filter(until__gt=timezone.now()),

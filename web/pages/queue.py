@@ -44,12 +44,13 @@ def _planned(request: HttpRequest) -> dict[str, Any]:
     rows = Planned.objects.select_related("owner", "node").defer("values", "spec")
     page = Paginator(rows.open().in_order(), PER_PAGE).get_page(request.GET.get("page"))
     ended = list(rows.exclude(finished_at=None).order_by("-finished_at", "pk")[:ENDED])
-    steers = planning.steers(person(request))
+    steers, several = planning.steers(person(request)), Node.several()
     return {
         "planned": page,
         "ended": ended,
         "steered": {each.pk for each in (*page.object_list, *ended) if steers(each)},
-        "several": Node.several(),
+        "several": several,
+        "columns": f"#Place|Name|Owner|{'Node|' * several}#Needs|#Runs done|State|Waits for|Change",
     }
 
 

@@ -80,8 +80,32 @@ def sheet(content: str, labelled: str, columns: str, kind: str = "stack") -> str
     return render_to_string("parts/sheet.html", given)
 
 
+@register.simple_block_tag(takes_context=True)
+def post(context: template.Context, content: str, kind: str = "", **hidden: object) -> str:
+    """A form that posts to its own page; `kind` is its class, `hidden` what else it sends."""
+    given = {"csrf_token": context.get("csrf_token"), "kind": kind, "hidden": hidden.items(), "content": content}
+    return render_to_string("parts/post.html", given)
+
+
 @register.inclusion_tag("parts/choices.html")
 def choices(given: Iterable[Any], chosen: object) -> dict[str, object]:
     """Options of a select: of (value, label) pairs, or of values that are their own labels."""
     pairs = [each if isinstance(each, tuple) else (each, each) for each in given]
     return {"options": [(value, label, value == chosen) for value, label in pairs]}
+
+
+@register.inclusion_tag("parts/pick.html")
+def pick(
+    form: str,
+    name: str,
+    label: str,
+    given: Iterable[Any],
+    chosen: object,
+    *,
+    first: str = "",
+    at: object = "",
+    size: str = "",
+) -> dict[str, object]:
+    """A select with its label. `first`: the option that says nothing; `form` and `at`: of its id; `size`: its class."""
+    return {"name": name, "label": label, "given": given, "chosen": chosen, "first": first, "size": size,
+            "id": "-".join([form, name, *[str(at)] * bool(at)])}  # fmt: skip

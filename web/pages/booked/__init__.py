@@ -76,9 +76,18 @@ def _context(request: HttpRequest, asked: str) -> dict[str, Any]:
         "may_reserve": rights.may(Deed.LAUNCH),
         "may_announce": rights.may(Deed.ANNOUNCE),
         "manages": rights.may(Deed.MANAGE),
-        "groups": groups_besides_role(user),
+        "repeats": Reservation.Repeat.values,
+        "whose": [("", "me"), *[(f"group:{group}", f"group {group}") for group in groups_besides_role(user)]],
+        "if_short": [("short", "begin with less"), ("end", "end them, after a minute")],
         "then": [("stay", "keep running"), ("move", "move to host memory"), ("end", "end after a minute")],
-        "nodes": Node.objects.listed().order_by("name").only("name"),
+        "about": [
+            ("", "all nodes"),
+            *[
+                (f"node:{each.name}", f"node {each.name}")
+                for each in Node.objects.listed().order_by("name").only("name")
+            ],
+            *[(f"gpu:{gpu.uuid}", f"GPU {gpu.index} of {gpu.node.name}") for gpu in gpus],
+        ],
         "gpus": gpus,
     }
 

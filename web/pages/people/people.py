@@ -34,6 +34,7 @@ from web.spec import periods
 from web.spec.inside import mounts
 
 PER_PAGE = 50
+ROLES = [role.group for role in Role]
 MOST_GROUPS = 200  # that the page lists; REST has all
 
 
@@ -84,11 +85,11 @@ def people(request: HttpRequest) -> HttpResponse:
     context = {
         "q": q,
         "role": role,
-        "roles": _roles(),
+        "roles": [(each.name, each.group) for each in Role],
         "page": page,
         "rows": _rows(list(page.object_list)),
         "groups": _groups(),
-        "role_groups": [each.group for each in Role],
+        "role_groups": ROLES,
         "roots": settings.GPUSHARE_VOLUME_ROOTS,
         "default_role": settings.GPUSHARE_DEFAULT_ROLE,
         "problem": problem,
@@ -132,8 +133,8 @@ def one(request: HttpRequest, username: str) -> HttpResponse:
     context = _standing(rights, user) | {
         "manages": True,
         "role": role_of(user),
-        "roles": _roles(),
-        "groups": Group.objects.exclude(name__in=[role.group for role in Role]).order_by("name"),
+        "roles": ROLES,
+        "groups": Group.objects.exclude(name__in=ROLES).order_by("name"),
         "in_groups": groups_besides_role(user),
         "place": passwords.place(user),
         "by_directory": accounts.by_directory(user),
@@ -337,7 +338,3 @@ def _by_role() -> dict[str, list[str]]:
 
 def _role(user: User) -> Role:
     return role_held(user, [group.name for group in user.groups.all()])
-
-
-def _roles() -> list[tuple[str, str]]:
-    return [(role.group, role.name) for role in Role]
