@@ -6,9 +6,10 @@ answers over a socket: port, proxy, database, directories.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from appliance.doctor import cards, host, services, swarm
-from appliance.doctor.finding import Finding, State
+from appliance.doctor.finding import Finding, wrong
 from appliance.doctor.plugin import plugin
 
 Check = Callable[[], Iterator[Finding]]
@@ -44,12 +45,9 @@ def examine(checks: tuple[Check, ...] = CHECKS) -> Iterator[Finding]:
     """All findings. A check that fails itself is one, too: nobody is to take silence for health."""
     for check in checks:
         try:
-            yield from check()
+            for found in check():
+                yield replace(found, check=check.__name__)
         except Exception as error:
-            yield Finding(
-                check.__name__,
-                State.WRONG,
-                f"The check itself failed: {type(error).__name__}: {error}",
-                "The state of this item is unknown.",
-                "Report it with this line.",
-            )
+            failed = f"The check itself failed: {type(error).__name__}: {error}"
+            found = wrong(failed, "The state of this item is unknown.", "Report it with this line.")
+            yield replace(found, check=check.__name__)

@@ -32,17 +32,16 @@ def driver() -> Iterator[Finding]:
     try:
         simulation = parse(settings.GPUSHARE_GPUS).simulation
     except NoGpus as error:
-        yield wrong("driver", f"{error}.", "The scheduler does not start.", "See GPUSHARE_GPUS in docs/settings.md.")
+        yield wrong(f"{error}.", "The scheduler does not start.", "See GPUSHARE_GPUS in docs/settings.md.")
         return
     if settings.GPUSHARE_GPUS.startswith("sim"):
-        yield fine("driver", "not needed: GPUSHARE_GPUS asks for a simulated card")
+        yield fine("not needed: GPUSHARE_GPUS asks for a simulated card")
         return
     tell, means = (note, "A simulated card stands in for a GPU.") if simulation else (wrong, "No GPU can be shared.")
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         yield tell(
-            "driver",
             f"NVIDIA's driver does not answer: {error}.",
             means,
             "`nvidia-smi` has to work first; after an upgrade of the driver, reboot.",
@@ -54,27 +53,24 @@ def driver() -> Iterator[Finding]:
         pynvml.nvmlShutdown()
     if count == 0:
         yield tell(
-            "driver",
             f"Driver {version} sees no GPU.",
             means,
             "`lspci | grep -i nvidia` and `dmesg | grep -i nvrm` show why.",
         )
     elif int(version.partition(".")[0]) < SWAPS:
         yield note(
-            "driver",
             f"Driver {version}, {count} GPUs.",
             "Swapping needs 570 or newer; all else works.",
             "Upgrade the driver, or hide this note with GPUSHARE_SWAP_MEMORY=0.",
         )
     elif fault := next((fault for since, fault in FAULTY if int(version.partition(".")[0]) >= since), ""):
         yield note(
-            "driver",
             f"Driver {version}, {count} GPUs.",
             fault,
             "Use 580, or set GPUSHARE_COMPUTE=shared and GPUSHARE_SWAP_MEMORY=0; see docs/swapping.md, Drivers.",
         )
     else:
-        yield fine("driver", f"Driver {version}, {count} GPUs.")
+        yield fine(f"Driver {version}, {count} GPUs.")
 
 
 @cache
@@ -92,30 +88,27 @@ def ask_docker(address: str) -> tuple[dict[str, Any], list[Any]]:
 def docker() -> Iterator[Finding]:
     address = settings.GPUSHARE_DOCKER_HOST
     if settings.GPUSHARE_ENGINE == "process":
-        yield fine("docker", "not needed: GPUSHARE_ENGINE asks for local processes")
+        yield fine("not needed: GPUSHARE_ENGINE asks for local processes")
         return
     try:
         info, components = ask_docker(address)
     except (sdk.errors.DockerException, OSError) as error:
         tell = note if settings.GPUSHARE_ENGINE == "auto" else wrong
         yield tell(
-            "docker",
             f"Docker does not answer at {address}: {error}.",
             "No container can be started." if tell is wrong else "Containers will be plain local processes.",
             "`systemctl start docker`. Users other than root must be in the group docker. See GPUSHARE_DOCKER_HOST.",
         )
         return
     yield fine(
-        "docker",
         f"Docker {info.get('ServerVersion')}, {info.get('CgroupDriver')} (cgroup version "
         f"{info.get('CgroupVersion', '1')}).",
     )
     yield from _room_of(Path(info.get("DockerRootDir") or "/nowhere"))
     for sentence in outdated(components):
-        yield note("docker", sentence, "A hostile image may reach the host.", "Upgrade Docker and runc.")
+        yield note(sentence, "A hostile image may reach the host.", "Upgrade Docker and runc.")
     if any("rootless" in option for option in info.get("SecurityOptions") or []):
         yield note(
-            "docker",
             "Docker runs rootless.",
             "Containers together have no limit of host memory.",
             "Use the system's Docker.",
@@ -130,7 +123,6 @@ def _room_of(root: Path) -> Iterator[Finding]:
         return
     if free < LITTLE:
         yield note(
-            "docker",
             f"{format_size(free)} are free at {root}, where Docker keeps images and containers.",
             "Images cannot be pulled, and programs cannot write.",
             "`docker system prune`, or move Docker's data-root to a larger disk.",
@@ -140,38 +132,33 @@ def _room_of(root: Path) -> Iterator[Finding]:
 def gpu_access() -> Iterator[Finding]:
     try:
         if settings.GPUSHARE_ENGINE == "process" or parse(settings.GPUSHARE_GPUS).simulation:
-            yield fine("gpu_access", "not needed")
+            yield fine("not needed")
             return
         info, _ = ask_docker(settings.GPUSHARE_DOCKER_HOST)
         way = ways.detect(settings.GPUSHARE_GPU_ACCESS, info, None)
     except (sdk.errors.DockerException, OSError, NoGpus):
         return  # its own check says so
     except EngineError as error:
-        yield wrong(
-            "gpu_access", str(error), "No container gets a GPU.", "See GPUSHARE_GPU_ACCESS in docs/settings.md."
-        )
+        yield wrong(str(error), "No container gets a GPU.", "See GPUSHARE_GPU_ACCESS in docs/settings.md.")
         return
     if isinstance(way, ways.NvidiaRuntime) and "nvidia" not in info.get("Runtimes", {}):
         yield wrong(
-            "gpu_access",
             "Docker does not have NVIDIA's runtime.",
             "No container gets a GPU.",
             "Install nvidia-container-toolkit, `nvidia-ctk runtime configure`, `systemctl restart docker`.",
         )
     elif isinstance(way, ways.Raw) and not (way.nodes and way.libraries):
         yield wrong(
-            "gpu_access",
             "There are no device nodes of a GPU, or no libraries of its driver.",
             "No container gets a GPU.",
             "Install the driver, then nvidia-container-toolkit.",
         )
     elif isinstance(way, ways.NvidiaRuntime):
         yield note(
-            "gpu_access",
             "GPUs come into containers by the hook of NVIDIA's runtime.",
             "After `docker update` or `systemctl daemon-reload` a program that starts in a container finds no GPU.",
             "`nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml`, or "
             "GPUSHARE_GPU_ACCESS=raw.",
         )
     else:
-        yield fine("gpu_access", type(way).__name__)
+        yield fine(type(way).__name__)

@@ -14,14 +14,14 @@ class State(StrEnum):
 class Finding:
     """`found`: what is so. `means` and `do`: what that means and what to do, unless it is fine."""
 
-    check: str
     state: State
     found: str
     means: str = ""
     do: str = ""
+    check: str = ""  # which check has found it: `examine` says so
 
     def as_json(self) -> dict[str, str]:
-        return asdict(self)
+        return {"check": self.check, **asdict(self)}
 
     def text(self) -> str:
         mark = {State.FINE: "ok  ", State.NOTE: "note", State.WRONG: "BAD "}[self.state]
@@ -29,13 +29,13 @@ class Finding:
         return "\n".join([f"{mark} {self.check.replace('_', ' ')}: {self.found}", *rest])
 
 
-def fine(check: str, found: str) -> Finding:
-    return Finding(check, State.FINE, found)
+def fine(found: str) -> Finding:
+    return Finding(State.FINE, found)
 
 
-def note(check: str, found: str, means: str, do: str) -> Finding:
-    return Finding(check, State.NOTE, found, means, do)
+def note(found: str, means: str, do: str) -> Finding:
+    return Finding(State.NOTE, found, means, do)
 
 
-def wrong(check: str, found: str, means: str, do: str) -> Finding:
-    return Finding(check, State.WRONG, found, means, do)
+def wrong(found: str, means: str, do: str) -> Finding:
+    return Finding(State.WRONG, found, means, do)

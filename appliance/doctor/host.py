@@ -32,11 +32,10 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def versions() -> Iterator[Finding]:
-    yield fine("versions", f"gpushare {VERSION}, Python {platform.python_version()}, Linux {platform.release()}")
+    yield fine(f"gpushare {VERSION}, Python {platform.python_version()}, Linux {platform.release()}")
     shim = settings.GPUSHARE_BUILD / "libgpushare.so"
     if not shim.exists():
         yield wrong(
-            "versions",
             f"There is no {shim}.",
             "No container can be started under a quota.",
             "`make native` compiles it.",
@@ -48,7 +47,6 @@ def home() -> Iterator[Finding]:
     mode = home.stat().st_mode & 0o777
     if mode & 0o007:
         yield wrong(
-            "home",
             f"GPUSHARE_HOME {home} is open to every user of this host (mode {mode:o}).",
             "Each of them can reach the sockets and the database in it.",
             f"chmod o= {home}",
@@ -59,13 +57,12 @@ def home() -> Iterator[Finding]:
             pass
     except OSError as error:
         yield wrong(
-            "home",
             f"GPUSHARE_HOME {home} cannot be written: {error.strerror}.",
             "The scheduler keeps its keys, sockets and grants there, and cannot start.",
             "Run doctor as the scheduler's user. If that fails too, give the folder to that user, and check the disk.",
         )
         return
-    yield fine("home", f"{home} can be written, by this user only.")
+    yield fine(f"{home} can be written, by this user only.")
 
 
 def sockets() -> Iterator[Finding]:
@@ -78,29 +75,27 @@ def sockets() -> Iterator[Finding]:
                 os.close(held)
     except OSError as error:
         yield wrong(
-            "sockets",
             f"No socket can be made in GPUSHARE_HOME: {error.strerror}.",
             "No container can reach the scheduler.",
             "Put GPUSHARE_HOME on a local file system (not NFS or a Windows share) that is writable.",
         )
         return
-    yield fine("sockets", f"UNIX sockets work in {settings.GPUSHARE_HOME}.")
+    yield fine(f"UNIX sockets work in {settings.GPUSHARE_HOME}.")
 
 
 def logs() -> Iterator[Finding]:
     """Can the web side read what containers print?"""
     folder, user = settings.GPUSHARE_HOME / "logs", settings.GPUSHARE_WEB_USER
     if not folder.exists():
-        yield fine("logs", "no container has printed anything yet")
+        yield fine("no container has printed anything yet")
         return
     bits = {folder: READS | PASSES} | dict.fromkeys(folder.iterdir(), READS)
     may = user.may if user else os.access
     closed = sorted(path for path, needed in bits.items() if not may(path, needed))
     if not closed:
-        yield fine("logs", f"The web side can read the output of containers in {folder}.")
+        yield fine(f"The web side can read the output of containers in {folder}.")
         return
     yield wrong(
-        "logs",
         f"{user.name if user else 'The web side'} cannot read {closed[0]}"
         + (f" and {len(closed) - 1} more." if closed[1:] else "."),
         "The output of these containers is not shown: REST and pages answer with an error.",
@@ -110,10 +105,9 @@ def logs() -> Iterator[Finding]:
 
 def rights() -> Iterator[Finding]:
     if os.geteuid() == 0:
-        yield fine("rights", "root")
+        yield fine("root")
     else:
         yield note(
-            "rights",
             f"This is user {os.geteuid()}, not root.",
             "Docker containers, processes of other users and swapping need a scheduler that runs as root.",
             "Run the scheduler, and this, as root: `sudo gpushare doctor`.",
@@ -125,12 +119,12 @@ def disk() -> Iterator[Finding]:
     found = f"{format_size(place.free)} of {format_size(place.total)} are free at GPUSHARE_HOME"
     do = "Free some space there. GPUSHARE_LOG_BYTES limits the output that is kept of a container."
     if not place.is_short(health.DISK_FREE):
-        yield fine("disk", f"{found}.")
+        yield fine(f"{found}.")
     elif place.free < TOO_LITTLE or place.has_few_files:
         files = f", and {place.files} files" if place.has_few_files else ""
-        yield wrong("disk", f"{found}{files}.", "Launches will be refused and events not written.", do)
+        yield wrong(f"{found}{files}.", "Launches will be refused and events not written.", do)
     else:
-        yield note("disk", f"{found}.", "Logs and history grow; a full disk refuses launches.", do)
+        yield note(f"{found}.", "Logs and history grow; a full disk refuses launches.", do)
 
 
 def clock() -> Iterator[Finding]:
@@ -140,48 +134,43 @@ def clock() -> Iterator[Finding]:
         seen, skew = own.values_list("seen_at", "skew").first() or (None, 0.0)
     if seen and (ahead := (seen - timezone.now()).total_seconds()) > 5:
         yield wrong(
-            "clock",
             f"The scheduler's last sign of life is {ahead:.0f} s in the future.",
             "The clock was set back: events until then have wrong times in the reports.",
             "Correct the clock and synchronise it: `timedatectl set-ntp true`.",
         )
     elif abs(skew) >= SKEW:
         yield wrong(
-            "clock",
             f"This host's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the database's.",
             "Events of this node have wrong times; their order is right.",
             "Correct both clocks and synchronise them: `timedatectl set-ntp true`.",
         )
     elif ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)) == TIME_ERROR:
         yield note(
-            "clock",
             "This host's clock is not synchronised.",
             "Times in reports, tokens and TLS drift away.",
             "`timedatectl set-ntp true`, or install chrony.",
         )
     else:
-        yield fine("clock", "synchronised")
+        yield fine("synchronised")
 
 
 def descriptors() -> Iterator[Finding]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < FEW:
         yield note(
-            "descriptors",
             f"A process may open {hard} files.",
             f"Each program takes four of the scheduler's: {hard // 8} programs and their neighbours fit.",
             f"LimitNOFILE={FEW} or more in the unit, or `ulimit -Hn {FEW}` before the start.",
         )
     else:
-        yield fine("descriptors", f"A process may open {hard if hard >= 0 else 'any number of'} files.")
+        yield fine(f"A process may open {hard if hard >= 0 else 'any number of'} files.")
 
 
 def pid_namespace() -> Iterator[Finding]:
     if os.readlink("/proc/self/ns/pid") == FIRST_PID_NAMESPACE:
-        yield fine("pid_namespace", "This is the host's.")
+        yield fine("This is the host's.")
     else:
         yield note(
-            "pid_namespace",
             "This process runs in a container, with a PID namespace of its own.",
             "The driver reports process IDs of the host. Elsewhere they cannot be matched to containers.",
             "Run it on the host, or start its container with `--pid=host`.",
@@ -193,20 +182,18 @@ def cgroups() -> Iterator[Finding]:
     place = CGROUPS if version == 2 else CGROUPS / "memory"
     if not version:
         yield note(
-            "cgroups",
             f"There are no control groups at {CGROUPS}.",
             "Containers have no limit of host memory.",
             f"Mount them: `mount -t cgroup2 none {CGROUPS}`.",
         )
     elif not os.access(place, os.W_OK):
         yield note(
-            "cgroups",
             f"Control groups (version {version}) cannot be written here.",
             "All containers together have no limit of host memory, each has its own (docs/settings.md).",
             f"Run as root, with a writable {place}.",
         )
     else:
-        yield fine("cgroups", f"version {version}, writable")
+        yield fine(f"version {version}, writable")
 
 
 def ports() -> Iterator[Finding]:
@@ -215,7 +202,6 @@ def ports() -> Iterator[Finding]:
     found = f"Containers may publish {lowest} to {highest}"
     if lowest <= settings.PORT <= highest:
         yield wrong(
-            "ports",
             f"{found}, and the web side's {settings.PORT} is one of them.",
             "A container can take that port while the web side restarts.",
             "Choose another PORT, or other GPUSHARE_PORTS.",
@@ -227,13 +213,12 @@ def ports() -> Iterator[Finding]:
         first, last = 1, 0
     if lowest <= last and first <= highest:
         yield note(
-            "ports",
             f"{found}; this host's own connections take theirs from {first} to {last}.",
             "A launch fails now and then because a connection uses its port.",
             f"Choose GPUSHARE_PORTS below {first}, or set net.ipv4.ip_local_reserved_ports={lowest}-{highest}.",
         )
     else:
-        yield fine("ports", f"{found}.")
+        yield fine(f"{found}.")
 
 
 def huge_pages() -> Iterator[Finding]:
@@ -242,12 +227,11 @@ def huge_pages() -> Iterator[Finding]:
     except OSError:
         now = ""
     if settings.GPUSHARE_SWAP_MEMORY == 0:
-        yield fine("huge_pages", "not needed: swapping is switched off")
+        yield fine("not needed: swapping is switched off")
     elif "[always]" in now or "[madvise]" in now:
-        yield fine("huge_pages", "on")
+        yield fine("on")
     else:
         yield note(
-            "huge_pages",
             "Transparent huge pages are off.",
             "Moving a container's GPU memory to host memory takes 1.7 times as long (docs/swapping.md).",
             f"echo madvise > {HUGE_PAGES}",

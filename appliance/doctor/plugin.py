@@ -18,13 +18,12 @@ WITHIN = 5.0  # seconds for an answer
 def plugin() -> Iterator[Finding]:
     people, path = settings.GPUSHARE_PLUGIN_PEOPLE, settings.GPUSHARE_PLUGIN_SOCKET
     if not people:
-        yield fine("plugin", "not used: GPUSHARE_PLUGIN_PEOPLE is empty")
+        yield fine("not used: GPUSHARE_PLUGIN_PEOPLE is empty")
         return
     try:
         said = _ask(path)
     except (OSError, HTTPException, ValueError) as error:
         yield wrong(
-            "plugin",
             f"No volume plugin answers at {path}: {error}.",
             "Containers with such a volume do not start, and `docker volume ls` takes a quarter of a minute.",
             "Start the scheduler, with the Docker engine, as root; its log says what keeps it from serving the plugin.",
@@ -32,13 +31,12 @@ def plugin() -> Iterator[Finding]:
         return
     if said != {"Implements": ["VolumeDriver"]}:
         yield wrong(
-            "plugin",
             f"Another program answers at {path}.",
             "Containers with such a volume do not start.",
             "Set GPUSHARE_PLUGIN_SOCKET to another path.",
         )
         return
-    yield fine("plugin", f"answers at {path}")
+    yield fine(f"answers at {path}")
     yield from _people(people)
 
 
@@ -61,7 +59,6 @@ def _people(people: list[str]) -> Iterator[Finding]:
         return  # its own check says so
     if missing:
         yield note(
-            "plugin",
             f"There is no active account {', '.join(missing)}.",
             "Containers of these owners do not start.",
             "Make the account on the page People, or take the name out of GPUSHARE_PLUGIN_PEOPLE.",

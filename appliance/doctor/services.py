@@ -37,7 +37,6 @@ def database() -> Iterator[Finding]:
         newer = newer_than_we()
     except (DatabaseError, OSError) as error:
         yield wrong(
-            "database",
             f"{connection.vendor} at {where} does not answer: {error}.",
             "Nothing can start.",
             "Check DATABASE_URL, that the server runs, and that this user may connect.",
@@ -45,20 +44,18 @@ def database() -> Iterator[Finding]:
         return
     if newer:
         yield wrong(
-            "database",
             f"The database is of a newer release (it knows {', '.join(newer)}).",
             "This release would read it wrongly.",
             "Install that release again, or restore a backup.",
         )
     elif missing:
         yield note(
-            "database",
             f"{len(missing)} migrations of this release are not applied.",
             "Separate services need them before they start; `make up` applies them itself.",
             "`manage.py migrate`",
         )
     else:
-        yield fine("database", f"{connection.vendor} at {where}")
+        yield fine(f"{connection.vendor} at {where}")
         yield from _connections()
         yield from _rights()
 
@@ -75,7 +72,6 @@ def _connections() -> Iterator[Finding]:
     wanted = nodes + CONNECTIONS + reserved
     if most < wanted:
         yield wrong(
-            "database",
             f"PostgreSQL takes {most} connections ({reserved} of them superusers'), and there are {nodes} nodes.",
             "Each scheduler keeps one, the web side several. Beyond that, schedulers cannot write, users not sign in.",
             f"In postgresql.conf set max_connections to {wanted} or more, and restart it.",
@@ -91,7 +87,6 @@ def _rights() -> Iterator[Finding]:
         role, superuser, creates = cursor.fetchone()
     if superuser or creates:
         yield note(
-            "database",
             f"The PostgreSQL role {role} {'is a superuser' if superuser else 'can create roles (CREATEROLE)'}.",
             "A program that gets into the web side could run programs on PostgreSQL's host.",
             "Use a role that is no superuser." if superuser else setup.command(),
@@ -100,7 +95,7 @@ def _rights() -> Iterator[Finding]:
 
 def redis() -> Iterator[Finding]:
     if not settings.REDIS_URL:
-        yield fine("redis", "not needed")
+        yield fine("not needed")
         return
     from redis import Redis
     from redis.exceptions import RedisError
@@ -109,38 +104,33 @@ def redis() -> Iterator[Finding]:
         Redis.from_url(settings.REDIS_URL, socket_timeout=WITHIN, socket_connect_timeout=WITHIN).ping()
     except (RedisError, OSError, ValueError) as error:
         yield wrong(
-            "redis",
             f"Redis does not answer: {error}.",
             "Screens and commands are up to a second late.",
             "Start it, or look at REDIS_URL.",
         )
     else:
-        yield fine("redis", "answers")
+        yield fine("answers")
 
 
 def scheduler() -> Iterator[Finding]:
     try:
         node = Node.objects.filter(name=settings.GPUSHARE_NODE).first()
     except DatabaseError:
-        yield note("scheduler", "It is not known whether it runs.", "The database knows that.", "See database above.")
+        yield note("It is not known whether it runs.", "The database knows that.", "See database above.")
         return
     if node is None or not node.is_alive():
         seen = f"since {node.seen_at:%Y-%m-%d %H:%M} UTC" if node and node.seen_at else "so far"
         yield note(
-            "scheduler",
             f"The scheduler of {settings.GPUSHARE_NODE} has given no sign of life {seen}.",
             "Nothing can be launched; programs go on within their leases.",
             "`make up`, or `systemctl start gpushare-scheduler`.",
         )
         return
-    yield fine("scheduler", f"lives, with {node.engine} and the policy {node.policy}")
+    yield fine(f"lives, with {node.engine} and the policy {node.policy}")
     if node.engine_error:
-        yield wrong(
-            "scheduler", f"Its engine is away: {node.engine_error}", "Nothing can be launched.", "See docker above."
-        )
+        yield wrong(f"Its engine is away: {node.engine_error}", "Nothing can be launched.", "See docker above.")
     if node.cannot_swap and settings.GPUSHARE_SWAP_MEMORY != 0:
         yield note(
-            "scheduler",
             f"Memory cannot be swapped: {node.cannot_swap}",
             "No container is moved to host memory for others.",
             "docs/swapping.md; GPUSHARE_SWAP_MEMORY=0 switches it off.",
@@ -171,12 +161,11 @@ def port() -> Iterator[Finding]:
         with socket.socket(family) as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind((settings.HOST, settings.PORT))
-        yield fine("port", f"{address} is free.")
+        yield fine(f"{address} is free.")
         return
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             yield wrong(
-                "port",
                 f"The web side cannot listen at {address}: {error.strerror}.",
                 "The web side cannot be reached.",
                 "HOST has to be an address of this host; a PORT below 1024 needs root.",
@@ -186,23 +175,21 @@ def port() -> Iterator[Finding]:
     answer = _get(f"http://{address}/healthz", {"Host": name}, direct=True)
     if isinstance(answer, str) or answer.text != '{"status": "ok"}':
         yield wrong(
-            "port",
             f"Another program listens at {address}.",
             "The web side cannot start.",
             f"`ss -ltnp 'sport = :{settings.PORT}'` names it; or choose another PORT.",
         )
     else:
-        yield fine("port", f"The appliance answers at {address}.")
+        yield fine(f"The appliance answers at {address}.")
 
 
 def proxy() -> Iterator[Finding]:
     if not settings.CSRF_TRUSTED_ORIGINS:
-        yield fine("proxy", "none: GPUSHARE_PUBLIC_URL is empty")
+        yield fine("none: GPUSHARE_PUBLIC_URL is empty")
     for origin in settings.CSRF_TRUSTED_ORIGINS:
         answer = _get(f"{origin}/healthz")
         if isinstance(answer, str):
             yield wrong(
-                "proxy",
                 f"{origin} does not answer: {answer}.",
                 "The appliance cannot be reached from outside.",
                 "Check the proxy, its certificate and the name's address.",
@@ -210,7 +197,6 @@ def proxy() -> Iterator[Finding]:
             continue
         if answer.text != '{"status": "ok"}':
             yield wrong(
-                "proxy",
                 f"{origin} answers {answer.status_code}, and not as the appliance.",
                 "Pages from outside do not open.",
                 "Point the proxy at HOST and PORT (docs/production.md).",
@@ -219,7 +205,6 @@ def proxy() -> Iterator[Finding]:
         named = _get(f"{origin}/api/v1/")  # /healthz answers by any name
         if not isinstance(named, str) and named.status_code == 400:
             yield wrong(
-                "proxy",
                 f"{origin} is refused: the appliance does not know that name.",
                 "Pages from outside do not open.",
                 "Add it to GPUSHARE_ALLOWED_HOSTS. The proxy must pass the Host header on.",
@@ -229,16 +214,14 @@ def proxy() -> Iterator[Finding]:
         if isinstance(status, str) or status.status_code not in (101, 403):
             why = status if isinstance(status, str) else f"it answers {status.status_code}"
             yield wrong(
-                "proxy",
                 f"{origin} passes no WebSocket on: {why}.",
                 "The dashboard and consoles do not update.",
                 "Pass Upgrade and Connection on for /ws/ (docs/production.md).",
             )
         else:
-            yield fine("proxy", f"{origin} leads here, WebSockets too.")
+            yield fine(f"{origin} leads here, WebSockets too.")
     if settings.CSRF_TRUSTED_ORIGINS and not settings.GPUSHARE_TRUSTED_PROXIES:
         yield note(
-            "proxy",
             "GPUSHARE_TRUSTED_PROXIES is empty.",
             "All users behind the proxy share one address's budgets.",
             "Set it to the proxy's address.",
@@ -248,7 +231,7 @@ def proxy() -> Iterator[Finding]:
 def ldap() -> Iterator[Finding]:
     given: dict[str, Any] = settings.LDAP
     if not given:
-        yield fine("ldap", "not used")
+        yield fine("not used")
         return
     import ldap as library
 
@@ -265,38 +248,35 @@ def ldap() -> Iterator[Finding]:
     except library.LDAPError as error:
         details = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
         yield wrong(
-            "ldap",
             f"{url}: {details.get('desc', error)}.",
             "Users of the directory cannot sign in.",
             "Check GPUSHARE_LDAP_URL, _BIND_DN, _BIND_PASSWORD, _PEOPLE and _STARTTLS.",
         )
     else:
-        yield fine("ldap", f"{url} accepts the bind, and {people} exists.")
+        yield fine(f"{url} accepts the bind, and {people} exists.")
 
 
 def oidc() -> Iterator[Finding]:
     if not settings.OIDC:
-        yield fine("oidc", "not used")
+        yield fine("not used")
         return
     for name in ("AUTHORIZATION", "TOKEN", "USER", "JWKS"):
         url = settings.OIDC.get(f"OIDC_OP_{name}_ENDPOINT")
         answer = _get(url) if url else ""
         if isinstance(answer, str) and url:
             yield wrong(
-                "oidc",
                 f"{url} does not answer: {answer}.",
                 "Users of the provider cannot sign in.",
                 "Check the GPUSHARE_OIDC_*_URL and the connection from this host to the provider.",
             )
         elif not isinstance(answer, str) and (answer.status_code in (404, 410) or answer.status_code >= 500):
             yield wrong(
-                "oidc",
                 f"{url} answers {answer.status_code}.",
                 "Users of the provider cannot sign in.",
                 "Compare with the provider's /.well-known/openid-configuration.",
             )
         elif url:
-            yield fine("oidc", f"{url} answers")
+            yield fine(f"{url} answers")
 
 
 def _get(url: str, headers: Mapping[str, str] | None = None, *, direct: bool = False) -> httpx.Response | str:

@@ -21,7 +21,7 @@ FILE = "/etc/docker/daemon.json"
 
 def swarm() -> Iterator[Finding]:
     if settings.GPUSHARE_ENGINE == "process":
-        yield fine("swarm", "not needed")
+        yield fine("not needed")
         return
     try:
         info, _ = cards.ask_docker(settings.GPUSHARE_DOCKER_HOST)
@@ -31,10 +31,10 @@ def swarm() -> Iterator[Finding]:
         try:
             require_manager(info)
         except EngineAway as error:
-            yield wrong("swarm", str(error), "Nothing can be launched.", "See docs/swarm.md.")
+            yield wrong(str(error), "Nothing can be launched.", "See docs/swarm.md.")
             return
     if not in_swarm(info):
-        yield fine("swarm", "not needed: Docker is in none")
+        yield fine("not needed: Docker is in none")
         return
     gpus: list[Gpu] = []
     with suppress(DatabaseError):  # its own check says so
@@ -49,7 +49,6 @@ def _named(name: str) -> Iterator[Finding]:
     """`name`: of this host, as its Docker tells a Swarm."""
     if name != settings.GPUSHARE_NODE:
         yield wrong(
-            "swarm",
             f"This host is {name} in the Swarm, and {settings.GPUSHARE_NODE} here.",
             "A launch that names its GPUs finds no node, and a drained node still gets launches.",
             f"Use one name: set GPUSHARE_NODE={name}. A host that has joined has to join again with --name {name}.",
@@ -60,7 +59,6 @@ def _passed_on(runtime: str) -> Iterator[Finding]:
     """`runtime`: the one that Docker takes by itself. A Swarm cannot ask for another."""
     if runtime != "nvidia":
         yield wrong(
-            "swarm",
             f"Docker starts containers by {runtime or 'an unknown runtime'}, not by NVIDIA's.",
             "Containers that a Swarm places here find no GPU.",
             "`nvidia-ctk runtime configure --set-as-default`; `systemctl restart docker`, which ends its containers.",
@@ -73,14 +71,12 @@ def _declared(resources: list[Mapping[str, Any]] | None, known: Mapping[int, int
     write = f"{FILE} needs {kinds.lines(known)}; then `systemctl restart docker`, which ends its containers."
     if not known:
         yield note(
-            "swarm",
             "Docker is in a Swarm, and the GPUs of this host are not known yet.",
             "Their memory cannot be compared with what is declared.",
             "Start the scheduler once, then run doctor again.",
         )
     elif named := kinds.misread(resources):
         yield wrong(
-            "swarm",
             f"Docker reads {named[0]} as a name: its value is not a plain number.",
             "Containers that reserve it never start.",
             write,
@@ -88,7 +84,6 @@ def _declared(resources: list[Mapping[str, Any]] | None, known: Mapping[int, int
     elif missing := sorted(known.keys() - declared.keys()):
         what = "card" if len(missing) == 1 else "cards"
         yield wrong(
-            "swarm",
             f"The Swarm does not know of {what} {', '.join(map(str, missing))} of this host.",
             "It places no container on them.",
             write,
@@ -96,11 +91,10 @@ def _declared(resources: list[Mapping[str, Any]] | None, known: Mapping[int, int
     elif over := [card for card, size in known.items() if declared[card] > size]:
         card = over[0]
         yield note(
-            "swarm",
             f"Card {card} is declared with {format_size(declared[card])} and gives {format_size(known[card])}.",
             "Swarm places more on it than fits at once: some containers wait there until others end.",
             write,
         )
     else:
         declared_as = ", ".join(f"{kinds.kind_of(card)}={size // kinds.MIB}" for card, size in sorted(declared.items()))
-        yield fine("swarm", f"The Swarm knows the cards of this host: {declared_as}.")
+        yield fine(f"The Swarm knows the cards of this host: {declared_as}.")
