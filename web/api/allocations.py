@@ -9,6 +9,7 @@ from rest_framework.generics import ListAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from web.api.protocol.answer import Answer
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, SpanQuery
 from web.models import AllocationEvent, large
@@ -22,7 +23,7 @@ class AllocationQuery(SpanQuery, PageQuery):
     ordering = serializers.ChoiceField(["at", "-at", "bytes", "-bytes", "waited", "-waited"], required=False)
 
 
-class AllocationAnswer(serializers.ModelSerializer[AllocationEvent]):
+class AllocationAnswer(Answer[AllocationEvent]):
     name = serializers.CharField(source="container.name")
     owner = serializers.CharField(source="container.owner.username")
     gpu = serializers.CharField(source="gpu.uuid", default=None, allow_null=True)
@@ -33,7 +34,6 @@ class AllocationAnswer(serializers.ModelSerializer[AllocationEvent]):
             "id", "at", "kind", "container", "name", "owner", "gpu", "pid", "bytes", "used_after", "waited", "policy",
             "detail",
         ]  # fmt: skip
-        read_only_fields = fields
 
 
 _PATHS = {"container": "container", "owner": "container__owner__username", "kind": "kind", "gpu": "gpu__uuid",

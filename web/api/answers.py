@@ -5,13 +5,14 @@ from typing import Any
 
 from rest_framework import serializers
 
+from web.api.protocol.answer import Answer
 from web.models import Claim, Command, Container, Gpu, Node, State
 from web.people.roles import Rights, outdated, rights_of
 from web.services.sharing import not_kept, ranks
 from web.spec.requests import COLUMNS
 
 
-class ClaimAnswer(serializers.ModelSerializer[Claim]):
+class ClaimAnswer(Answer[Claim]):
     """A container's part of one GPU, all in bytes.
 
     `quota` is the most that it may hold, `used` what it holds, `peak` the most so far, `overhead` what of it CUDA
@@ -30,10 +31,9 @@ class ClaimAnswer(serializers.ModelSerializer[Claim]):
             "uuid", "quota", "granted", "used", "peak", "overhead", "unexplained", "waiting", "had", "due", "held_back",
             "had_lately", "due_lately", "held_back_lately", "utilisation",
         ]  # fmt: skip
-        read_only_fields = fields
 
 
-class ContainerAnswer(serializers.ModelSerializer[Container]):
+class ContainerAnswer(Answer[Container]):
     """A container. Sizes are bytes, durations seconds, times UTC; null where nothing is set or has happened yet."""
 
     owner = serializers.CharField(source="owner.username")
@@ -69,7 +69,6 @@ class ContainerAnswer(serializers.ModelSerializer[Container]):
             "queue_reason", "idle_since", "cpus_used", "memory_used",
             "created_at", "started_at", "finished_at", "exit_code", "reason",
         ]  # fmt: skip
-        read_only_fields = fields
 
     def _shows(self, container: Container) -> bool:
         """`shows` in the context says whose command and environment the reader may see. Without it, everybody's."""
@@ -99,7 +98,6 @@ class SteeredAnswer(ContainerAnswer):
 
     class Meta(ContainerAnswer.Meta):
         fields = [*ContainerAnswer.Meta.fields, "message"]
-        read_only_fields = fields
 
 
 class PendingAnswer(serializers.Serializer[Any]):
@@ -122,7 +120,7 @@ class ErrorAnswer(serializers.Serializer[Any]):
     error = ErrorDetail()
 
 
-class CommandAnswer(serializers.ModelSerializer[Command]):
+class CommandAnswer(Answer[Command]):
     """What somebody asked the scheduler to do, and its outcome: empty, `done` or `refused`; then `code` and `status` as
     an error would have them."""
 
@@ -135,13 +133,12 @@ class CommandAnswer(serializers.ModelSerializer[Command]):
             "id", "kind", "container", "issued_by", "arguments", "note", "created_at", "done", "done_at", "outcome",
             "code", "status", "field", "message",
         ]  # fmt: skip
-        read_only_fields = fields
 
     def get_done(self, command: Command) -> bool:
         return command.done_at is not None
 
 
-class GpuAnswer(serializers.ModelSerializer[Gpu]):
+class GpuAnswer(Answer[Gpu]):
     """A GPU, sizes in bytes. `charged`: what containers hold by our account; `granted`: with the headroom of their
     leases; `real`: what the card shows in use; `foreign`: the part of it that no container accounts for. `compute`: how
     containers that compute share it, `compute_why` the reason, `compute_asked` what an admin chose, if one did.
@@ -162,10 +159,9 @@ class GpuAnswer(serializers.ModelSerializer[Gpu]):
             "charged", "granted", "promised", "real", "foreign", "context", "utilisation", "temperature", "power",
             "compute", "compute_asked", "compute_why", "drained_at", "drain_reason",
         ]  # fmt: skip
-        read_only_fields = fields
 
 
-class NodeAnswer(serializers.ModelSerializer[Node]):
+class NodeAnswer(Answer[Node]):
     """A host. `engine_error` says why the engine cannot be used just now; empty if it can.
 
     `outdated` tells admins, and nobody else, what of the engine is older than it should be and why: sentences.
@@ -203,7 +199,6 @@ class NodeAnswer(serializers.ModelSerializer[Node]):
             "alive",
             "late",
         ]
-        read_only_fields = fields
 
     def get_alive(self, node: Node) -> bool:
         return node.is_alive()
@@ -223,7 +218,7 @@ class WaitingGpuAnswer(serializers.Serializer[Any]):
     used = serializers.IntegerField()
 
 
-class WaitingAnswer(serializers.ModelSerializer[Container]):
+class WaitingAnswer(Answer[Container]):
     """One that waits, suspended or for a node: its place, for how much, since when, and why."""
 
     owner = serializers.CharField(source="owner.username")
@@ -242,4 +237,3 @@ class WaitingAnswer(serializers.ModelSerializer[Container]):
             "expected_by",
             "priority", "gpus",
         ]  # fmt: skip
-        read_only_fields = fields

@@ -10,11 +10,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from web.api.protocol.access import IsSignedIn, MayReadAudit, TokenAllows, person
+from web.api.protocol.access import person, who_may
+from web.api.protocol.answer import Answer
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, Query, SpanQuery
 from web.audit import reading, verified
 from web.models import AuditEntry
+from web.people.roles import Deed
 from web.services import auditing
 
 
@@ -30,13 +32,12 @@ class AuditQuery(SpanQuery, PageQuery):
     )
 
 
-class AuditAnswer(serializers.ModelSerializer[AuditEntry]):
+class AuditAnswer(Answer[AuditEntry]):
     """Who (`actor`, from `address`) did what (`action`) to what (`subject`), with the figures in `detail`."""
 
     class Meta:
         model = AuditEntry
         fields = ["id", "at", "action", "actor", "address", "subject", "detail", "seal"]
-        read_only_fields = fields
 
 
 class Audit(ListAPIView[AuditEntry]):
@@ -45,7 +46,7 @@ class Audit(ListAPIView[AuditEntry]):
     `seal` chains each entry to the one before it: `manage.py verify_audit` finds what was changed or deleted.
     """
 
-    permission_classes = [IsSignedIn, TokenAllows, MayReadAudit]
+    permission_classes = who_may(Deed.READ_AUDIT)
     serializer_class = AuditAnswer
 
     def get_queryset(self) -> QuerySet[AuditEntry]:
@@ -72,7 +73,7 @@ class VerifiedAnswer(serializers.Serializer[Any]):
 
 
 class Verify(APIView):
-    permission_classes = [IsSignedIn, TokenAllows, MayReadAudit]
+    permission_classes = who_may(Deed.READ_AUDIT)
 
     @extend_schema(responses={200: VerifiedAnswer, **ERRORS})
     def get(self, request: Request) -> Response:

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from web.api.protocol.access import body, person
+from web.api.protocol.answer import Answer
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery
 from web.models import Announcement, Reservation
@@ -20,7 +21,7 @@ from web.services.booked import announcements, reservations, subscribed
 from web.spec.booked import AnnouncementSpec, ReservationSpec
 
 
-class AnnouncementAnswer(serializers.ModelSerializer[Announcement]):
+class AnnouncementAnswer(Answer[Announcement]):
     """A notice. With `begins_at` a window of maintenance: its nodes are drained then. `said`: all of it in words."""
 
     node = serializers.CharField(source="node.name", default=None, allow_null=True)
@@ -42,7 +43,6 @@ class AnnouncementAnswer(serializers.ModelSerializer[Announcement]):
             "begun_at",
             "said",
         ]
-        read_only_fields = fields
 
 
 class Announcements(GenericViewSet[Any]):
@@ -84,7 +84,7 @@ class ReservedGpuAnswer(serializers.Serializer[Any]):
     short = serializers.IntegerField(help_text="Bytes that lack now, or will lack when it begins.")
 
 
-class ReservationAnswer(serializers.ModelSerializer[Reservation]):
+class ReservationAnswer(Answer[Reservation]):
     """GPU memory that is reserved. `begins_at`, `ends_at`: the time in force, or the next; `gpu_memory` null: all."""
 
     user = serializers.CharField(source="user.username", default=None, allow_null=True)
@@ -99,7 +99,6 @@ class ReservationAnswer(serializers.ModelSerializer[Reservation]):
             "id", "user", "group", "gpu_memory", "gpus", "starts", "zone", "minutes", "repeat", "times", "if_short",
             "note", "made_by", "made_at", "over_at", "begins_at", "ends_at",
         ]  # fmt: skip
-        read_only_fields = fields
 
     def get_begins_at(self, row: Reservation) -> datetime | None:
         span = row.next_span(timezone.now())

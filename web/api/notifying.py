@@ -7,28 +7,22 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.decorators import action
 from rest_framework.generics import GenericAPIView
-from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
-from web.api.protocol.access import IsSignedIn, TokenAllows, body, person
+from web.api.protocol.access import body, person, who_may
+from web.api.protocol.answer import Answer
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, Query
 from web.models import Delivery, Happening, Notice, Receiver, Rule, Silence
-from web.people.roles import Deed, require
+from web.people.roles import Deed
 from web.services import notifying
 from web.spec.notifying import NotificationsSpec, ReceiverSpec, RuleSpec, SilenceSpec
 
 
-class MayManageNotifications(BasePermission):
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        require(person(request), Deed.NOTIFY)
-        return True
-
-
-class ReceiverAnswer(serializers.ModelSerializer[Receiver]):
+class ReceiverAnswer(Answer[Receiver]):
     """A receiver without its secret. `failures`: times in a row that it could not be reached."""
 
     secret_set = serializers.SerializerMethodField()
@@ -49,7 +43,6 @@ class ReceiverAnswer(serializers.ModelSerializer[Receiver]):
             "retry_at",
             "waiting",
         ]
-        read_only_fields = fields
 
     def get_secret_set(self, receiver: Receiver) -> bool:
         return bool(receiver.secret)
@@ -58,24 +51,22 @@ class ReceiverAnswer(serializers.ModelSerializer[Receiver]):
         return receiver.deliveries.filter(done_at=None).count()
 
 
-class RuleAnswer(serializers.ModelSerializer[Rule]):
+class RuleAnswer(Answer[Rule]):
     receiver = serializers.CharField(source="receiver.name")
     kinds = serializers.ListField(child=serializers.CharField())
 
     class Meta:
         model = Rule
         fields = ["id", "receiver", "kinds", "severity", "minutes", "repeat_minutes", "resolved", "enabled"]
-        read_only_fields = fields
 
 
-class SilenceAnswer(serializers.ModelSerializer[Silence]):
+class SilenceAnswer(Answer[Silence]):
     class Meta:
         model = Silence
         fields = ["id", "until", "kind", "person", "container", "note", "made_by", "made_at"]
-        read_only_fields = fields
 
 
-class DeliveryAnswer(serializers.ModelSerializer[Delivery]):
+class DeliveryAnswer(Answer[Delivery]):
     """A message and what became of it. `id` goes with each try of it. `outcome`: empty while it is tried."""
 
     receiver = serializers.CharField(
@@ -91,13 +82,12 @@ class DeliveryAnswer(serializers.ModelSerializer[Delivery]):
         model = Delivery
         fields = ["id", "receiver", "person", "kind", "message", "phase", "round", "made_at", "due_at", "tries",
                   "tried_at", "error", "done_at", "outcome"]  # fmt: skip
-        read_only_fields = fields
 
 
 class _Edited(GenericViewSet[Any]):
     """Lists, shows, makes and removes rows of one model, by the functions of the service."""
 
-    permission_classes = [IsSignedIn, TokenAllows, MayManageNotifications]
+    permission_classes = who_may(Deed.NOTIFY)
     lookup_value_converter = "int"
 
     def _listed(self, request: Request) -> Response:
@@ -210,7 +200,7 @@ class DeliveryQuery(PageQuery):
 class Deliveries(GenericAPIView[Delivery]):
     """Messages of the last week, the newest first: when each was tried last, what went wrong, when it is tried next."""
 
-    permission_classes = [IsSignedIn, TokenAllows, MayManageNotifications]
+    permission_classes = who_may(Deed.NOTIFY)
     serializer_class = DeliveryAnswer
 
     @extend_schema(parameters=[DeliveryQuery], responses={200: DeliveryAnswer(many=True), **ERRORS})
@@ -247,13 +237,12 @@ class Notifications(APIView):
         return Response(NotificationsAnswer(notifying.set_wish(person(request), body(request))).data)
 
 
-class NoticeAnswer(serializers.ModelSerializer[Notice]):
+class NoticeAnswer(Answer[Notice]):
     """Something that happened to a container of yours."""
 
     class Meta:
         model = Notice
         fields = ["id", "kind", "container", "message", "at"]
-        read_only_fields = fields
 
 
 class NoticeQuery(PageQuery):

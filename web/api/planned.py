@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from web.api.protocol.access import body, person
+from web.api.protocol.answer import Answer
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, Query
 from web.models import Planned
@@ -21,7 +22,7 @@ from web.spec.planned import EditSpec
 from web.spec.requests import PRIVATE, NoteSpec
 
 
-class PlannedAnswer(serializers.ModelSerializer[Planned]):
+class PlannedAnswer(Answer[Planned]):
     """A planned launch, or a sweep of them. Sizes are bytes, durations seconds, times UTC."""
 
     owner = serializers.CharField(source="owner.username")
@@ -30,9 +31,9 @@ class PlannedAnswer(serializers.ModelSerializer[Planned]):
         help_text="The launch, with {i} and {value} as written; command and env are null for who may not change it."
     )
     values = serializers.SerializerMethodField(help_text="null in the list, and for who may not change it.")
-    state = serializers.SerializerMethodField(help_text="waiting, held, running, or how it ended.")
-    waits_for = serializers.SerializerMethodField(help_text="What it waits for, in a sentence.")
-    begun = serializers.SerializerMethodField(help_text="Runs that have begun.")
+    state = serializers.CharField(read_only=True, help_text="waiting, held, running, or how it ended.")
+    waits_for = serializers.CharField(read_only=True, help_text="What it waits for, in a sentence.")
+    begun = serializers.IntegerField(read_only=True, help_text="Runs that have begun.")
     ok = serializers.SerializerMethodField(help_text="Runs that ended with exit code 0.")
     failed = serializers.SerializerMethodField(help_text="Runs that failed, after their last attempt.")
     running = serializers.SerializerMethodField(help_text="[{run, attempt, container}] of those under way.")
@@ -46,7 +47,6 @@ class PlannedAnswer(serializers.ModelSerializer[Planned]):
             "retry_pause", "gpus", "gpu_count", "quota", "priority", "created_at", "started_at", "cancelled_at",
             "finished_at", "ended", "reason", "again_of",
         ]  # fmt: skip
-        read_only_fields = fields
 
     def _shows(self, planned: Planned) -> bool:
         shows = self.context.get("steers")
@@ -63,15 +63,6 @@ class PlannedAnswer(serializers.ModelSerializer[Planned]):
     def get_values(self, planned: Planned) -> list[str] | None:
         """Left out of the list: a sweep may have ten thousand."""
         return planned.values if "values" not in planned.get_deferred_fields() and self._shows(planned) else None
-
-    def get_state(self, planned: Planned) -> str:
-        return planned.state
-
-    def get_waits_for(self, planned: Planned) -> str:
-        return planned.waits_for
-
-    def get_begun(self, planned: Planned) -> int:
-        return planned.begun
 
     def get_ok(self, planned: Planned) -> int:
         return int(planned.progress.get("ok", 0))

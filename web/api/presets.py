@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from web.api.protocol.access import person
+from web.api.protocol.answer import Answer
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, Query
 from web.models import Preset
@@ -17,7 +18,7 @@ from web.services import presets
 from web.spec.presets import PresetSpec
 
 
-class PresetAnswer(serializers.ModelSerializer[Preset]):
+class PresetAnswer(Answer[Preset]):
     spec = serializers.DictField(help_text="The body of a launch; {user} in its volumes is the owner's name.")
     changes = serializers.ListField(
         child=serializers.CharField(), help_text="Fields that people are offered to change."
@@ -26,7 +27,6 @@ class PresetAnswer(serializers.ModelSerializer[Preset]):
     class Meta:
         model = Preset
         fields = ["id", "name", "icon", "text", "spec", "changes"]
-        read_only_fields = fields
 
 
 class Presets(ListModelMixin, RetrieveModelMixin, DestroyModelMixin, GenericViewSet[Preset]):

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 
 from web.api.answers import CommandAnswer, WaitingAnswer
 from web.api.protocol.access import person
+from web.api.protocol.answer import Answer
 from web.api.protocol.lists import list_response
 from web.api.protocol.outcome import ERRORS, decided, finished
 from web.api.protocol.queries import PageQuery, Query
@@ -57,7 +58,7 @@ class Queue(GenericAPIView[Container]):
         return decided(steering.reorder(person(request), order))
 
 
-class PolicyAnswer(serializers.ModelSerializer[Node]):
+class PolicyAnswer(Answer[Node]):
     policies = serializers.ListField(
         child=serializers.DictField(child=serializers.CharField()),
         help_text="`name`; and a sentence each: `explanation` (who is served first), `bound` (how long somebody waits "
@@ -67,7 +68,6 @@ class PolicyAnswer(serializers.ModelSerializer[Node]):
     class Meta:
         model = Node
         fields = ["policy", "policies"]
-        read_only_fields = fields
 
 
 class Policy(APIView):

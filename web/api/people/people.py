@@ -12,13 +12,14 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from web.api.people.shown import NewPersonAnswer, OnePersonAnswer, PersonAnswer, person_of, whole_person_of
-from web.api.protocol.access import IsSignedIn, MayManage, TokenAllows, person
+from web.api.protocol.access import person, who_may
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery
 from web.people import accounts
+from web.people.roles import Deed
 from web.spec.people import PersonChange, PersonSpec
 
-MANAGED = [IsSignedIn, TokenAllows, MayManage]
+MANAGED = who_may(Deed.MANAGE)
 
 
 class PeopleQuery(PageQuery):

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from web.api.protocol.access import person
+from web.api.protocol.answer import Answer
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery, Query
 from web.models import SshKey, Token
@@ -37,11 +38,10 @@ class Ssh(APIView):
         return Response(SshAnswer(answer).data)
 
 
-class SshKeyAnswer(serializers.ModelSerializer[SshKey]):
+class SshKeyAnswer(Answer[SshKey]):
     class Meta:
         model = SshKey
         fields = ["id", "name", "kind", "fingerprint", "created_at", "last_used_at"]
-        read_only_fields = fields
 
 
 class SshKeys(ListModelMixin, DestroyModelMixin, GenericViewSet[SshKey]):

@@ -15,6 +15,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from web import audit
 from web.api.protocol.access import person
+from web.api.protocol.answer import Answer
 from web.api.protocol.outcome import ERRORS
 from web.api.protocol.queries import PageQuery
 from web.errors import Problem
@@ -24,7 +25,7 @@ from web.people.roles import manages
 from web.spec.people import SignInSpec, TokenSpec
 
 
-class TokenAnswer(serializers.ModelSerializer[Token]):
+class TokenAnswer(Answer[Token]):
     """A token without its key, which nobody can read again. `expires_at` null: it lasts until it is ended."""
 
     user = serializers.CharField(source="user.username")
@@ -32,7 +33,6 @@ class TokenAnswer(serializers.ModelSerializer[Token]):
     class Meta:
         model = Token
         fields = ["id", "name", "scope", "user", "created_at", "expires_at", "last_used_at"]
-        read_only_fields = fields
 
 
 class NewTokenAnswer(TokenAnswer):
@@ -40,7 +40,6 @@ class NewTokenAnswer(TokenAnswer):
 
     class Meta(TokenAnswer.Meta):
         fields = [*TokenAnswer.Meta.fields, "key"]
-        read_only_fields = fields
 
 
 def _answer(token: Token, key: str) -> Response:

@@ -57,18 +57,15 @@ class TokenAllows(BasePermission):
         return True
 
 
-class MayReadAudit(BasePermission):
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        require(person(request), Deed.READ_AUDIT)
-        return True
+def who_may(deed: Deed) -> list[type[BasePermission]]:
+    """For whoever may do this, before anything is read: nobody else learns who or what there is."""
 
+    class May(BasePermission):
+        def has_permission(self, request: Request, view: APIView) -> bool:
+            require(person(request), deed)
+            return True
 
-class MayManage(BasePermission):
-    """Before anything is read, so that nobody else learns who or what there is."""
-
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        require(person(request), Deed.MANAGE)
-        return True
+    return [IsSignedIn, TokenAllows, May]
 
 
 def person(request: Request) -> User:
