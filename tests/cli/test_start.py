@@ -1,7 +1,6 @@
 """It starts quickly, completes, and is what `pip install` installs."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -66,27 +65,6 @@ def test_output_into_a_closed_pipe_ends_quietly():
         ["sh", "-c", '"$@" --help | :', "sh", *ENTRY], env=environment(), capture_output=True, text=True, timeout=30
     )
     assert quiet.stderr == ""
-
-
-def test_what_pip_installs_is_a_working_command_line(tmp_path):
-    """Built from a copy: the build leaves folders beside the sources."""
-    source = tmp_path / "source"
-    shutil.copytree(ROOT / "appliance", source / "appliance", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", source)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
-    subprocess.run(
-        [*pip, "--no-build-isolation", "--no-index", "--target", tmp_path / "lib", source],
-        check=True, capture_output=True, timeout=100,
-    )  # fmt: skip
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-        "PYTHONPATH": str(tmp_path / "lib")
-    }
-    entry = tmp_path / "lib" / "bin" / "gpushare"
-    done = subprocess.run(
-        [entry, "run", "--help"], env=environ, capture_output=True, text=True, cwd=tmp_path, timeout=30
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "--gpu-memory, --nvidia-memory SIZE" in done.stdout
 
 
 def test_make_puts_it_beside_the_other_programs_of_the_checkout(tmp_path):
