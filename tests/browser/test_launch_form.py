@@ -117,32 +117,6 @@ def test_everything_that_was_filled_in_is_launched(site, open_as):
     assert made.remove_when_done
 
 
-def test_what_is_wrong_is_shown_beside_its_field_and_nothing_typed_is_lost(site, open_as, shot):
-    rows.gpu()
-    page = open_as("ann", "/launch/", role="user")
-    page.locator("#f-image").fill("local")
-    page.get_by_role("textbox", name="Command").fill("sleep 'for ever")
-    quota(page).fill("much")
-    page.get_by_label("Name", exact=True).fill("no spaces, please")
-    page.get_by_text("Limits, volumes, ports, time").click()
-    page.locator("#f-ttl_seconds").fill("soon")
-    for field, words, right in (
-        ("command", "is not closed", "sleep 600"),
-        ("ttl_seconds", "a number", "60"),
-        ("gpu_memory", "size", "99GiB"),
-        ("name", "letters", "fine"),
-        ("gpu_memory", "5 GiB", "1GiB"),
-    ):
-        page.get_by_role("button", name="Launch", exact=True).click()
-        expect(page.locator(f"#h-{field}")).to_contain_text(words)
-        expect(page.locator(f"#h-{field}")).to_have_attribute("role", "alert")
-        expect(page.locator(f"#f-{field}")).to_have_attribute("aria-invalid", "true")
-        shot(page, "launch-error")
-        page.locator(f"#f-{field}").fill(right)
-    assert not Container.objects.exists()
-    expect(page.get_by_label("Name", exact=True)).to_have_value("fine")
-
-
 def test_only_allowed_images_are_offered_and_launched(site, open_as):
     rows.gpu()
     Allowance.objects.create(user=person("ann"), images=["pytorch/*", "local"], gpu_memory=2 * rows.GIB)

@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 
 from tests.browser import scenes
 from tests.support import rows
-from tests.support.site import PASSWORD, person
+from tests.support.site import person
 from web.models import Token
 from web.people import tokens
 
@@ -35,29 +35,6 @@ def test_a_token_is_made_copied_from_and_ended_with_the_keyboard_alone(site, ope
     expect(page.locator("#tokens")).to_contain_text("is ended")
     expect(page.locator("#tokens-title")).to_be_focused()
     assert not Token.objects.exists()
-
-
-def test_a_password_is_changed_and_a_wrong_one_is_shown_beside_its_field(site, open_as):
-    rows.node()
-    page = open_as("ann", "/me/")
-    new = "another long password"
-
-    def change(old: str, again: str) -> None:
-        page.get_by_label("Current password").fill(old)
-        page.get_by_label("New password", exact=True).fill(new)
-        page.get_by_label("New password again").fill(again)
-        page.get_by_role("button", name="Change the password").click()
-
-    change("wrong", new)
-    expect(page.get_by_label("Current password")).to_be_focused()
-    expect(page.locator("#password .error")).to_contain_text("not your password")
-    change(PASSWORD, "something else")
-    expect(page.locator("#password .error")).to_contain_text("not the same")
-    change(PASSWORD, new)
-    expect(page.locator(".banner.good")).to_contain_text("another one now")
-    user = person("ann")
-    user.refresh_from_db()
-    assert user.check_password(new)
 
 
 def test_the_colours_are_chosen_and_the_button_in_the_frame_agrees(site, open_as):
