@@ -4,7 +4,6 @@ Programs stay for the whole run; each test says which of them compute. Figures a
 """
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -98,7 +97,6 @@ def test_two_gemm_loops_have_what_their_weights_say(scene: Scene, record: Record
         span = measured(*pair, seconds=10, settle=2.5)
         shares, total = scene.parts(pair, *span)
         record(f"two GEMM loops in turns {weights[0]}/{weights[1]}: {shown(shares)} %, in sum {total:.3f} of one alone")
-        timeline(record, "in turns", pair, list(weights), [alone] * 2, (span[0] - 2.5, span[1]))
         if abs(shares[0] - weights[0] / sum(weights)) > NEAR or total < 0.97:
             wrong.append(weights)
     for job in pair:
@@ -125,37 +123,23 @@ def test_three_trainings(scene: Scene, record: Record) -> None:
     span = measured(*jobs, seconds=12)
     shares, total = scene.parts(jobs, *span)
     record(f"three trainings at once, by the driver: {shown(shares)} %, in sum {total:.3f}")
-    timeline(record, "at once", jobs, weights, alone, span)
     share_by(scene.appliance, "turns")
     for job, weight in zip(jobs, weights, strict=True):
         job.change(compute_weight=weight)
     span = measured(*jobs, seconds=12, settle=3)
     shares, total = scene.parts(jobs, *span)
     record(f"three trainings in turns {'/'.join(map(str, weights))}: {shown(shares)} %, in sum {total:.3f}")
-    timeline(record, "in turns", jobs, weights, alone, span)
     for share, weight in zip(shares, weights, strict=True):
         assert share == pytest.approx(weight / sum(weights), abs=NEAR)
     assert total > 0.97
 
 
-def timeline(
-    record: Record, how: str, jobs: Sequence[Job], weights: list[int], alone: list[float], span: tuple[float, float]
-) -> None:
-    figures = {
-        "names": [job.kind for job in jobs], "weights": weights, "seconds": [job.seconds(*span) for job in jobs],
-        "alone": [round(rate, 2) for rate in alone],
-    }  # fmt: skip
-    record(f"timeline {how}: {json.dumps(figures)}")
-
-
 def test_eight_of_equal_weight(scene: Scene, record: Record) -> None:
     share_by(scene.appliance, "turns")
-    settle = 15.0  # NVML names one process a look: before each was named they compute at once
-    span = measured(*scene.gemms, seconds=10, settle=settle)
+    # NVML names one process a look: before each was named they compute at once.
+    span = measured(*scene.gemms, seconds=10, settle=15.0)
     shares, total = scene.parts(scene.gemms, *span)
     record(f"eight GEMM loops of equal weight: {shown(shares)} %, in sum {total:.3f}")
-    alone = [scene.rate_alone(job) for job in scene.gemms]
-    timeline(record, "in turns", scene.gemms, [100] * MOST, alone, (span[0] - settle, span[1]))
     assert all(share == pytest.approx(1 / MOST, abs=NEAR) for share in shares)
     assert total > 0.97
 

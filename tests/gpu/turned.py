@@ -51,10 +51,6 @@ class Job:
         """Units a second."""
         return (self.units_at(end) - self.units_at(begin)) / (end - begin)
 
-    def seconds(self, begin: float, end: float) -> list[float]:
-        """Units in each second."""
-        return [round(self.rate(begin + i, begin + i + 1), 2) for i in range(int(end - begin))]
-
     def bursts(self, begin: float, end: float) -> list[float]:
         return sorted(took for at, took in self.lines() if begin <= at <= end)
 
