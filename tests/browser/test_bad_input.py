@@ -96,19 +96,6 @@ def test_the_server_going_away_in_the_middle_of_an_action_is_reported(site, open
                 raise
 
 
-def test_an_idle_holder_is_listed_and_its_owner_warned(site, open_as, shot):
-    card, made = scenes.a_busy_card()
-    scenes.a_life(made["c"], card)
-    Container.objects.update(started_at=rows.ago(4000))
-    Container.objects.filter(pk=made["b"].pk).update(idle_since=rows.ago(2400))
-    page = open_as("admin", "/fairness/")
-    idle = page.locator("tr", has=page.get_by_role("link", name="notebook"))
-    idle.get_by_role("button", name="Warn").click()
-    expect(page.locator(".toast.good")).to_contain_text("bob sees a warning about notebook")
-    shot(page, "fairness-idle", whole=False)
-    expect(open_as("bob", role="user").get_by_text("notebook is idle and holds VRAM")).to_be_visible()
-
-
 def test_a_days_history_of_200_containers_is_drawn_and_walked_through(site, open_as, shot):
     card = rows.gpu(total=80 * rows.GIB)
     scenes.a_day(card, [person("ann"), person("bob")], 200, every=5)

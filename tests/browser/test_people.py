@@ -53,15 +53,6 @@ def test_an_account_is_made_given_a_role_and_an_allowance_and_switched_off(site,
     assert not ada.is_active
 
 
-def test_the_last_admin_sees_why_not(site, open_as):
-    rows.node()
-    page = open_as("boss", "/people/boss/", role="admin")
-    page.get_by_label("Role", exact=True).select_option("user")
-    page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.locator(".error")).to_contain_text("would leave no admin")
-    assert role_of(User.objects.get(username="boss")) is Role.ADMIN
-
-
 def test_a_group_is_made_filled_emptied_and_deleted(site, open_as):
     rows.node()
     person("ada")
