@@ -228,8 +228,8 @@ def test_schedulers_hear_of_other_shares_and_groups(ada, node, django_capture_on
 def test_a_boost_that_is_over_is_none(boss, ada):
     """The form of the page gives back what it shows: other shares can be saved."""
     PersonShares.objects.create(user=ada, boost=3, boost_until=timezone.now() - timedelta(days=1))
-    told = boss.get(f"{PEOPLE}ada/shares/").json()
-    assert (told["boost"], told["boost_until"]) == (1, None)
+    shown = boss.get(f"{PEOPLE}ada/shares/").json()
+    assert (shown["boost"], shown["boost_until"]) == (1, None)
     form = limits.shares_fields(ada)
     browser = signed_in(make_user("chief", Role.ADMIN))
     asked = {"do": "shares", "shares": "2", "boost": form["boost"], "boost_until": form["boost_until"]}
