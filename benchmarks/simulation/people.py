@@ -339,7 +339,7 @@ def _bars(found: Cells) -> str:
 def _labs(found: Cells) -> str:
     rows = [["", "J of VRAM", "at most", "wanted", "by side", "J of GPU", "first: VRAM, GPU of due",
              "last: VRAM, GPU of due", "last: part of VRAM",
-             "last: wait (h)", "mean wait (h)", "jobs", "moving"]]  # fmt: skip
+             "last: wait (h)", "mean wait (h)", "jobs, with parts of others", "moving"]]  # fmt: skip
     for name, lab in LABS.items():
         first, *_, last = lab.people
         for is_before in (True, False):
@@ -355,7 +355,8 @@ def _labs(found: Cells) -> str:
                 f"{fmean(each.held_part[last] for each in its):.3f}",
                 f"{fmean(each.waits[last] for each in its) / HOUR:.1f}",
                 f"{fmean(fmean(each.waits.values()) for each in its) / HOUR:.1f}",
-                f"{fmean(each.jobs for each in its):.0f}", f"{fmean(each.moving for each in its):.2%}",
+                f"{fmean(each.jobs for each in its):.0f} {fmean(each.jobs + each.begun for each in its):.0f}",
+                f"{fmean(each.moving for each in its):.2%}",
             ])  # fmt: skip
     return aligned(rows)
 
