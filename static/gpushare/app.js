@@ -4,7 +4,7 @@ import { live } from "./parts/live.js";
 import "./parts/actions.js";
 import "./parts/skip.js";
 import "./parts/notify.js";
-import "./parts/table.js";
+import "./panels/table.js";
 
 const byId = (id) => document.getElementById(id);
 

@@ -5,7 +5,7 @@ from tests.support.site import person
 
 LABELS = """async (seconds) => {
     const app = document.querySelector('script[type="module"]').src;
-    const { chart, timeAxis } = await import(new URL("parts/charts.js", app));
+    const { chart, timeAxis } = await import(new URL("panels/charts.js", app));
     const place = document.createElement("div");
     place.style.width = "700px";
     document.body.append(place);

@@ -33,7 +33,7 @@ def crowded(root: Path, most: int) -> dict[str, int]:
     A package's `__init__` is not one more thing to know: it is the folder. Tests are not counted: theirs is a list of
     behaviours, in which one looks for a sentence and not for a part. Nor are migrations: a list that only grows.
     """
-    modules = {module(root, path) for path in files(root, *SUFFIXES) if path.name != "__init__.py"}
+    modules = {module(root, path) for path in files(root, *SUFFIXES, ".js") if path.name != "__init__.py"}
     counts = Counter(name.rpartition("/")[0] for name in modules)
     lists = {folder for folder in counts if folder.split("/")[0] == "tests" or folder.endswith("/migrations")}
     return {folder: n for folder, n in sorted(counts.items()) if n > most and folder not in lists}

@@ -209,7 +209,7 @@ def _item(container: Container, rights: Rights, away: Set[str]) -> dict[str, Any
 
 
 def load(container: Container, claims: Sequence[Claim]) -> str:
-    """What it computes on its GPUs, processors, and host RAM, as static/gpushare/parts/load.js writes it."""
+    """What it computes on its GPUs, processors, and host RAM, as static/gpushare/panels/load.js writes it."""
     busy = [claim.utilisation for claim in claims if claim.utilisation is not None]
     gpu = f"{whole(sum(busy) / len(busy))} %" if busy else "–"
     cpus = "–" if container.cpus_used is None else tenths(container.cpus_used)

@@ -2,7 +2,7 @@
 
 import { Terminal } from "../../vendor/xterm-core.js";
 import { FitAddon } from "../../vendor/xterm-fit.js";
-import { showState } from "../parts/computing.js";
+import { showState } from "../panels/computing.js";
 import { t } from "../parts/format.js";
 import { Line } from "../parts/line.js";
 import { live } from "../parts/live.js";

@@ -1,11 +1,11 @@
 // The page of one container: figures as they change, the chart of what it holds, its output as it comes.
 import "../parts/copy.js";
-import { chart, colour, sizeAxis, timeAxis } from "../parts/charts.js";
-import { countComputed, drawComputed, showComputing } from "../parts/computed.js";
-import { showState } from "../parts/computing.js";
+import { chart, colour, sizeAxis, timeAxis } from "../panels/charts.js";
+import { countComputed, drawComputed, showComputing } from "../panels/computed.js";
+import { showState } from "../panels/computing.js";
 import "../parts/lastlines.js";
+import { drawHost, showHost } from "../panels/host.js";
 import { duration, hue, local, make, now, size, stamp, t } from "../parts/format.js";
-import { drawHost, showHost } from "../parts/host.js";
 import { live } from "../parts/live.js";
 import { atRest, isPressed } from "../parts/press.js";
 

@@ -1,5 +1,5 @@
 // Used of the fair share over time: a line for each person, and one at 1 for what was due.
-import { axis, chart, colour, timeAxis } from "../parts/charts.js";
+import { axis, chart, colour, timeAxis } from "../panels/charts.js";
 import { hue, make, mark } from "../parts/format.js";
 
 const data = document.getElementById("curve-data");

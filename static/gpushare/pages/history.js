@@ -1,13 +1,13 @@
 // The replay: a day or another length of time of one GPU, stacked by container, and a slider through it.
-import { chart, colour, patterned, sizeAxis, stacked, timeAxis } from "../parts/charts.js";
-import { showBand } from "../parts/computing.js";
+import { chart, colour, patterned, sizeAxis, stacked, timeAxis } from "../panels/charts.js";
+import { showBand } from "../panels/computing.js";
+import { showMarks } from "../panels/marks.js";
+import { OTHERS, offer, only } from "../panels/namespaces.js";
+import { pageOf } from "../panels/waiting.js";
 import { make, mark, size, stamp, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
-import { showMarks } from "../parts/marks.js";
-import { OTHERS, offer, only } from "../parts/namespaces.js";
 import { dayOf, period } from "../parts/period.js";
 import { atRest } from "../parts/press.js";
-import { pageOf } from "../parts/waiting.js";
 
 const SUMS = ["free", OTHERS]; // what is shown beside containers
 const THUMB = 16; // pixels; style/history.css gives the slider's thumb this width

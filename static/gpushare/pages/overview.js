@@ -1,14 +1,14 @@
 // The overview: what needs somebody, a bar for each GPU, totals, and the queue, drawn from the live feed.
-import { showAttention } from "../parts/attention.js";
-import { showPeople } from "../parts/byperson.js";
-import { part, showBand } from "../parts/computing.js";
+import { showAttention } from "../panels/attention.js";
+import { showPeople } from "../panels/byperson.js";
+import { part, showBand } from "../panels/computing.js";
+import { lastHour } from "../panels/lasthour.js";
+import { showNodes } from "../panels/overnodes.js";
+import { pageOf, showShortQueue } from "../panels/waiting.js";
 import { make, mark, size, sum, t } from "../parts/format.js";
 import { keyed, put } from "../parts/keyed.js";
-import { lastHour } from "../parts/lasthour.js";
 import { live } from "../parts/live.js";
-import { showNodes } from "../parts/overnodes.js";
 import { atRest } from "../parts/press.js";
-import { pageOf, showShortQueue } from "../parts/waiting.js";
 
 const $ = (id) => document.getElementById(id);
 // To a hundredth of a per cent, less than a tenth of a pixel: what nobody can see is not drawn again.

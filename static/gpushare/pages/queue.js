@@ -1,8 +1,9 @@
 // The queue's own page: another order is tried out first, described in words, and only then asked for.
+
+import { showWaiting, waiting, withoutNode } from "../panels/waiting.js";
 import { make, t } from "../parts/format.js";
 import { put } from "../parts/keyed.js";
 import { live } from "../parts/live.js";
-import { showWaiting, waiting, withoutNode } from "../parts/waiting.js";
 
 const list = document.getElementById("queue");
 const SHOWN = 200; // the foremost; with hundreds of nodes thousands may wait, and each is sent anew at each change

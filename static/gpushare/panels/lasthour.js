@@ -1,7 +1,8 @@
 // The last hour of one GPU beneath its bar: VRAM held, and how busy the GPU was.
+
+import { now, t } from "../parts/format.js";
+import { live } from "../parts/live.js";
 import { chart, colour, partAxis, sizeAxis, timeAxis } from "./charts.js";
-import { now, t } from "./format.js";
-import { live } from "./live.js";
 
 const HOUR = 3600;
 

@@ -1,6 +1,6 @@
 // Where there are several nodes: their figures, the worst first, those that were searched for, and the one that was
 // chosen. Figures are counted once for each look at the feed, however many cards and containers there are.
-import { live } from "./live.js";
+import { live } from "../parts/live.js";
 
 const WAITS_PER_PLACE = 1e6;
 

@@ -1,8 +1,8 @@
 // What needs somebody now, above everything else: by person, causes with what hangs on them beneath, and what to do.
-import { duration, local, make, now, t } from "./format.js";
-import { keyed, put } from "./keyed.js";
-import { live } from "./live.js";
-import "./copy.js";
+import { duration, local, make, now, t } from "../parts/format.js";
+import { keyed, put } from "../parts/keyed.js";
+import { live } from "../parts/live.js";
+import "../parts/copy.js";
 import { pageOf, personOf } from "./waiting.js";
 
 const $ = (id) => document.getElementById(id);

@@ -1,11 +1,11 @@
 // The table of containers. The server decides what is listed, in which order and on which page; figures and states of
 // the rows shown are brought up to date from the live feed, and a change in who exists asks the server again.
-import { toast } from "./actions.js";
+import { toast } from "../parts/actions.js";
+import { duration, size, stamp, t } from "../parts/format.js";
+import { live } from "../parts/live.js";
+import { isPressed } from "../parts/press.js";
 import { showState } from "./computing.js";
-import { duration, size, stamp, t } from "./format.js";
-import { live } from "./live.js";
 import { load } from "./load.js";
-import { isPressed } from "./press.js";
 
 const rows = document.getElementById("rows");
 const filters = document.getElementById("filters");

@@ -1,6 +1,6 @@
 // What containers computed in the last minute, in words and as a band: the same wherever it is shown.
-import { mark, now, t } from "./format.js";
-import { keyed } from "./keyed.js";
+import { mark, now, t } from "../parts/format.js";
+import { keyed } from "../parts/keyed.js";
 
 const MINUTE = 60; // seconds
 /** Of the last minute, or of its life if that is shorter. */

@@ -1,7 +1,7 @@
 // The overview of several nodes: a map, the worst first, and which cards are shown in full. With one node it is not there.
-import { duration, make, now, size, t } from "./format.js";
-import { keyed, put } from "./keyed.js";
-import { live } from "./live.js";
+import { duration, make, now, size, t } from "../parts/format.js";
+import { keyed, put } from "../parts/keyed.js";
+import { live } from "../parts/live.js";
 import { CardMap } from "./map.js";
 import { figures, labels, matches, several, usedByCard, worstFirst } from "./nodes.js";
 

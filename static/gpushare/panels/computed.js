@@ -1,8 +1,9 @@
 // What one container computed: on its page, by GPU, and over its life.
+
+import { duration, now, t } from "../parts/format.js";
+import { put } from "../parts/keyed.js";
 import { chart, colour, partAxis, timeAxis } from "./charts.js";
 import { mean, percent } from "./computing.js";
-import { duration, now, t } from "./format.js";
-import { put } from "./keyed.js";
 
 const EVERY = 5000; // a life over a few hundred pixels needs no point each second
 

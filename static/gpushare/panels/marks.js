@@ -1,5 +1,5 @@
 // Waits and kills on the replay: a strip beneath the chart, lines through it, and the same as a list that leads there.
-import { duration, make, stamp, t } from "./format.js";
+import { duration, make, stamp, t } from "../parts/format.js";
 import { pageOf, personOf } from "./waiting.js";
 
 const ROWS = 4; // lines of the strip: waits at one time stand below each other, as far as there is room

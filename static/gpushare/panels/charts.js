@@ -1,5 +1,5 @@
 // Charts over time, all alike: uPlot, our colours, redrawn when the theme or the width changes.
-import { now, size } from "./format.js";
+import { now, size } from "../parts/format.js";
 
 const probe = document.createElement("canvas").getContext("2d");
 

@@ -1,7 +1,7 @@
 // Who waits: the list on the overview and the one on the queue's own page.
-import { duration, local, make, mark, now, t } from "./format.js";
-import { keyed, put } from "./keyed.js";
-import { live } from "./live.js";
+import { duration, local, make, mark, now, t } from "../parts/format.js";
+import { keyed, put } from "../parts/keyed.js";
+import { live } from "../parts/live.js";
 
 const here = new URL(document.body.dataset.base, location.href);
 export const pageOf = (id) => new URL(`containers/${id}/`, here).pathname;

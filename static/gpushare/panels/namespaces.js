@@ -1,5 +1,5 @@
 // A replay of one namespace of a Kubernetes cluster: its containers, and all others together.
-import { t } from "./format.js";
+import { t } from "../parts/format.js";
 
 export const OTHERS = "others"; // an id that no container has
 

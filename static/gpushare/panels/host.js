@@ -1,7 +1,8 @@
 // What one container uses of the host: processors and RAM, now and over its life.
+
+import { now, size, t } from "../parts/format.js";
+import { put } from "../parts/keyed.js";
 import { chart, colour, sizeAxis, timeAxis } from "./charts.js";
-import { now, size, t } from "./format.js";
-import { put } from "./keyed.js";
 
 const EVERY = 5000;
 

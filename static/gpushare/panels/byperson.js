@@ -1,7 +1,7 @@
 // The containers by person: who holds what, who waits, each to be folded. The switch stands in the address.
-import { make, mark, size, t } from "./format.js";
-import { keyed, put } from "./keyed.js";
-import { live } from "./live.js";
+import { make, mark, size, t } from "../parts/format.js";
+import { keyed, put } from "../parts/keyed.js";
+import { live } from "../parts/live.js";
 import { pageOf, personOf } from "./waiting.js";
 
 const place = document.getElementById("by-person");

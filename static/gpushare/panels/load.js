@@ -1,5 +1,5 @@
 // What a container computes on its GPUs and on the host, and its RAM: "37 % / 1.2 / 3 GiB", as web/pages/table.py has it.
-import { size } from "./format.js";
+import { size } from "../parts/format.js";
 
 const known = (value) => value !== null && value !== undefined;
 
