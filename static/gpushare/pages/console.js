@@ -4,6 +4,7 @@ import { Terminal } from "../../vendor/xterm-core.js";
 import { FitAddon } from "../../vendor/xterm-fit.js";
 import { showState } from "../panels/computing.js";
 import { t } from "../parts/format.js";
+import { kept } from "../parts/kept.js";
 import { Line } from "../parts/line.js";
 import { live } from "../parts/live.js";
 import { sheetsForStyles } from "../parts/sheets.js";
@@ -24,7 +25,7 @@ const terminal = new Terminal({
   scrollback: 5000, // lines: what a program prints without end is not kept without end
   minimumContrastRatio: 4.5,
   disableStdin: article.dataset.keyboard !== "yes",
-  screenReaderMode: stored() === "yes",
+  screenReaderMode: kept("terminal-read-out") === "yes",
 });
 const fit = new FitAddon();
 terminal.loadAddon(fit);
@@ -104,19 +105,8 @@ again.addEventListener("click", () => {
 reading.checked = terminal.options.screenReaderMode;
 reading.addEventListener("change", () => {
   terminal.options.screenReaderMode = reading.checked;
-  try {
-    localStorage.setItem("terminal-read-out", reading.checked ? "yes" : "no");
-  } catch {
-    /* no storage: for this page only */
-  }
+  kept("terminal-read-out", reading.checked ? "yes" : "no");
 });
-function stored() {
-  try {
-    return localStorage.getItem("terminal-read-out");
-  } catch {
-    return null;
-  }
-}
 
 // ---- size ----
 function fitted() {

@@ -6,6 +6,7 @@ import { showState } from "../panels/computing.js";
 import "../parts/lastlines.js";
 import { drawHost, showHost } from "../panels/host.js";
 import { duration, hue, local, make, now, size, stamp, t } from "../parts/format.js";
+import { put } from "../parts/keyed.js";
 import { live } from "../parts/live.js";
 import { atRest, isPressed } from "../parts/press.js";
 
@@ -13,9 +14,6 @@ const article = document.getElementById("container");
 const id = article.dataset.id;
 const SAMPLED = 3000; // ms: once a second on an idle host
 const field = (name, within = article) => within.querySelector(`[data-field="${name}"]`);
-const put = (element, text) => {
-  if (element && element.textContent !== text) element.textContent = text;
-};
 
 // ---- figures ----
 function show(container) {
@@ -109,7 +107,6 @@ const plot = chart(
   place,
   180,
   () => ({
-    legend: { show: false },
     cursor: { y: false },
     scales: {
       y: { range: (_, __, high) => [0, Math.max(quota() * 1.05, high ?? 0)] },

@@ -18,7 +18,6 @@ if (data) {
     document.getElementById("curve"),
     240,
     () => ({
-      legend: { show: false },
       cursor: { y: false },
       scales: { y: { range: (_, __, high) => [0, Math.max(2, (high ?? 0) * 1.05)] } },
       axes: [timeAxis(), { ...axis(), size: 44 }],

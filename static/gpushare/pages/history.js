@@ -51,8 +51,6 @@ async function begin() {
       rest = colour("--faint", 0.35),
       shades = [...Array(10).keys()].map((number) => colour(`--c${number}`)),
     ) => ({
-      legend: { show: false },
-      cursor: { show: false },
       scales: { y: { range: [0, day.total] } },
       axes: [timeAxis(), sizeAxis()],
       series: [

@@ -1,28 +1,16 @@
 // One's own page: which colours this browser shows, and the keys of its tokens.
 import "../parts/confirm.js";
 import "../parts/copy.js";
+import { kept } from "../parts/kept.js";
 
 const themes = document.getElementById("themes");
 
-function stored() {
-  try {
-    return localStorage.getItem("theme") ?? "";
-  } catch {
-    return "";
-  }
-}
-
 function showChosen() {
-  for (const choice of themes.elements) choice.checked = choice.value === stored();
+  for (const choice of themes.elements) choice.checked = choice.value === (kept("theme") ?? "");
 }
 
 themes.addEventListener("change", ({ target }) => {
-  try {
-    if (target.value) localStorage.setItem("theme", target.value);
-    else localStorage.removeItem("theme");
-  } catch {
-    /* no storage: for this page only */
-  }
+  kept("theme", target.value || null);
   if (target.value) document.documentElement.dataset.theme = target.value;
   else delete document.documentElement.dataset.theme;
   dispatchEvent(new Event("theme"));

@@ -35,7 +35,8 @@ const span = ({ data: [times] }, first, last) => {
 };
 
 /**
- * A chart in `place`. `options()` gives uPlot's options with colours as they are now; `data` its columns.
+ * A chart in `place`. `options()` gives uPlot's options with colours as they are now; `data` its columns. It has no
+ * legend, and no cursor unless they say so.
  * Returns {set(data), plot}.
  */
 export function chart(place, height, options, data) {
@@ -48,7 +49,8 @@ export function chart(place, height, options, data) {
       self.plot?.destroy();
       const chosen = options();
       const scales = { ...chosen.scales, x: { range: span, ...chosen.scales?.x } };
-      self.plot = new uPlot({ width: place.clientWidth || 300, height, ...chosen, scales }, self.data, place);
+      const plain = { width: place.clientWidth || 300, height, legend: { show: false }, cursor: { show: false } };
+      self.plot = new uPlot({ ...plain, ...chosen, scales }, self.data, place);
     },
     set(columns) {
       self.data = columns;

@@ -49,8 +49,6 @@ export function drawComputed(past, hue, container) {
     place,
     120,
     () => ({
-      legend: { show: false },
-      cursor: { show: false },
       scales: { y: { range: [0, 100] } },
       axes: [timeAxis(), { ...partAxis("y"), side: 3 }],
       series: [

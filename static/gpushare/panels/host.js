@@ -23,8 +23,6 @@ export function drawHost(past, shade, container) {
     place,
     120,
     () => ({
-      legend: { show: false },
-      cursor: { show: false },
       scales: { y: { range: (_, __, high) => [0, Math.max(2 ** 20, (high ?? 0) * 1.1)] }, cpus: { range: above } },
       axes: [
         timeAxis(),

@@ -19,8 +19,6 @@ export async function lastHour(place, uuid, total) {
     place,
     100,
     () => ({
-      legend: { show: false },
-      cursor: { show: false },
       scales: { x: { range: () => [now() - HOUR, now()] }, y: { range: [0, total] }, busy: { range: [0, 100] } },
       axes: [timeAxis(), sizeAxis(null, 3), partAxis("busy")],
       series: [

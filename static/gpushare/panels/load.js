@@ -1,14 +1,13 @@
 // What a container computes on its GPUs and on the host, and its RAM: "37 % / 1.2 / 3 GiB", as web/pages/table.py has it.
 import { size } from "../parts/format.js";
+import { mean } from "./computing.js";
 
 const known = (value) => value !== null && value !== undefined;
 
-/** Per cent, the mean over those of its GPUs that tell; null where none does. */
+/** Per cent; null where none of its GPUs tells. */
 export function busy(container) {
-  const loads = Object.values(container.gpus)
-    .map((claim) => claim.utilisation)
-    .filter(known);
-  return loads.length ? Math.round(loads.reduce((sum, value) => sum + value, 0) / loads.length) : null;
+  const part = mean(container, "utilisation");
+  return part === null ? null : Math.round(part);
 }
 
 export const load = (container) =>

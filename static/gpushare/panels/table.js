@@ -2,6 +2,7 @@
 // the rows shown are brought up to date from the live feed, and a change in who exists asks the server again.
 import { toast } from "../parts/actions.js";
 import { duration, size, stamp, t } from "../parts/format.js";
+import { put } from "../parts/keyed.js";
 import { live } from "../parts/live.js";
 import { isPressed } from "../parts/press.js";
 import { showState } from "./computing.js";
@@ -17,10 +18,6 @@ if (rows) {
   let timer = null;
 
   const total = (container, field) => Object.values(container.gpus).reduce((sum, claim) => sum + claim[field], 0);
-  const put = (element, text) => {
-    if (element && element.textContent !== text) element.textContent = text;
-  };
-
   function patch(row, container) {
     const field = (name) => row.querySelector(`[data-field="${name}"]`);
     showState(row, field("state"), container);

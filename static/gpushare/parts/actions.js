@@ -94,6 +94,15 @@ function question(action, id, name, rates, values) {
   return { title: t(`${action}_title`, { name }), text: t(`${action}_text`), yes: t(`${action}_yes`), danger: true };
 }
 
+/** Nobody can press the button until this is done. */
+async function pressed(button, work) {
+  button.disabled = true;
+  button.setAttribute("aria-busy", "true");
+  await work();
+  button.disabled = false;
+  button.removeAttribute("aria-busy");
+}
+
 async function one(button) {
   const row = button.closest("[data-id]");
   const id = row.dataset.id;
@@ -108,11 +117,7 @@ async function one(button) {
     if (note === null) return;
     values.note = note;
   }
-  button.disabled = true;
-  button.setAttribute("aria-busy", "true");
-  await act(action, id, values);
-  button.disabled = false;
-  button.removeAttribute("aria-busy");
+  await pressed(button, () => act(action, id, values));
   button.closest(".toast")?.remove();
 }
 
@@ -164,16 +169,11 @@ async function many(button) {
     if (note === null) return;
     values.note = note;
   }
-  button.disabled = true;
-  button.setAttribute("aria-busy", "true");
+  const sent = { target: toasts, swap: "beforeend", values: { ...values, id: ids, action } };
   const sign = toast("note", t(`${action}_many_goes_on`, { count: ids.length })); // some take seconds
-  await htmx
-    .ajax("POST", button.dataset.url, { target: toasts, swap: "beforeend", values: { ...values, id: ids, action } })
-    .catch(() => {});
+  await pressed(button, () => htmx.ajax("POST", button.dataset.url, sent).catch(() => {}));
   sign.remove();
   document.dispatchEvent(new CustomEvent("acted", { detail: ids }));
-  button.disabled = false;
-  button.removeAttribute("aria-busy");
 }
 
 /** What was done to a container that has ended meanwhile cannot be undone any more. */

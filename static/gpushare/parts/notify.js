@@ -3,6 +3,7 @@
 // The wish is this computer's alone (localStorage); permission is asked for on a click and never otherwise. Several tabs
 // tell the same thing under one tag, so the desktop shows it once.
 import { t } from "./format.js";
+import { kept } from "./kept.js";
 import { live } from "./live.js";
 
 const { me, role, base } = document.body.dataset;
@@ -11,17 +12,6 @@ const MANY = 5; // notifications at once; a storm is shown in the title
 const SOON = [2000, 8000]; // ms after one of my containers changed: by then the server has looked
 let known = null; // what needed me when I last looked; null: not yet looked
 let timers = [];
-
-function kept(name, value) {
-  try {
-    if (value === undefined) return localStorage.getItem(name);
-    if (value === null) localStorage.removeItem(name);
-    else localStorage.setItem(name, value);
-  } catch {
-    /* no storage: then it is not wished here */
-  }
-  return null;
-}
 
 const can = () => "Notification" in window && isSecureContext;
 /** The permission comes last: each look at it asks another process, and everything waits for the answer. */
