@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from appliance.cli import cards, options, views
+from appliance.cli import cards, options, output, views
 from appliance.cli import login as accounts
 from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import UNKNOWN, Problem
@@ -42,7 +42,6 @@ def login(
     password_stdin: Annotated[
         bool, typer.Option("--password-stdin", help="With --user: read the password from standard input.")
     ] = False,
-    as_json: options.Json = False,
 ) -> None:
     """Sign in and store a token."""
     address = accounts.tidy(
@@ -66,7 +65,7 @@ def login(
     if urlsplit(address).scheme == "http" and urlsplit(address).hostname not in LOOPBACK:
         note("this address is not https: the token is sent unencrypted")
     done = {"url": address, "user": who, "stored": str(path)}
-    show(done, as_json, lambda done: "Logged in to {url} as {user}; stored in {stored}".format(**done))
+    show(done, lambda done: "Logged in to {url} as {user}; stored in {stored}".format(**done))
 
 
 @contextmanager
@@ -93,9 +92,9 @@ def _ask_secretly(what: str) -> str:
     raise Problem(f"no {what.lower()} was given", code="usage", hint=f"without a terminal, use --{what.lower()}-stdin")
 
 
-def logout(as_json: options.Json = False) -> None:
+def logout() -> None:
     """Forget the address and the token."""
-    show({"removed": str(accounts.forget())}, as_json, lambda done: "Logged out; removed {removed}".format(**done))
+    show({"removed": str(accounts.forget())}, lambda done: "Logged out; removed {removed}".format(**done))
 
 
 def logs(
@@ -105,7 +104,6 @@ def logs(
         int | None, typer.Option("-n", "--tail", min=0, metavar="LINES", help="Only the last lines.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print control characters unchanged, as in a pipe.")] = False,
-    as_json: options.Json = False,
 ) -> None:
     """Print the output of a container. In a terminal, control characters are shown as symbols."""
     client = connect()
@@ -116,7 +114,7 @@ def logs(
     # Ctrl-C here ends the reading and nothing else.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with client.stream(path, **asked) as chunks:
-        if not as_json:
+        if not output.as_json:
             screen = Screen(raw=raw)
             for chunk in chunks:
                 write(screen.shown(chunk))
@@ -130,16 +128,15 @@ def pause(
     containers: options.Containers,
     free: Annotated[bool, typer.Option("--free", help="Move their GPU memory to host memory, which frees it.")] = False,
     why: Note = "",
-    as_json: options.Json = False,
 ) -> None:
     """Pause containers. They keep their GPU memory unless --free is given."""
     more = {"free_memory": True} if free else {}
-    _for_each(containers, lambda client, it: client.act(it, "pause", note=why, **more), as_json)
+    _for_each(containers, lambda client, it: client.act(it, "pause", note=why, **more))
 
 
-def resume(containers: options.Containers, why: Note = "", as_json: options.Json = False) -> None:
+def resume(containers: options.Containers, why: Note = "") -> None:
     """Resume paused containers."""
-    _for_each(containers, lambda client, it: client.act(it, "resume", note=why), as_json, _resumed)
+    _for_each(containers, lambda client, it: client.act(it, "resume", note=why), _resumed)
 
 
 def move(
@@ -147,7 +144,6 @@ def move(
     gpu: Annotated[str, typer.Option(metavar="GPU", help="Target GPU of their host: number or UUID.")],
     leaves: Annotated[str, typer.Option("--from", metavar="GPU", help="Which GPU they leave, if several.")] = "",
     why: Note = "",
-    as_json: options.Json = False,
 ) -> None:
     """Move containers to another GPU of their host. Their programs continue there."""
     words = {"gpu": gpu, "leaves": leaves}
@@ -157,7 +153,7 @@ def move(
         chosen = {name: cards.chosen(there, [word], it["node"])[0]["uuid"] for name, word in words.items() if word}
         return client.act(it, "move", note=why, **chosen)
 
-    _for_each(containers, to, as_json, lambda container: str(container["message"]))
+    _for_each(containers, to, lambda container: str(container["message"]))
 
 
 def kill(
@@ -165,11 +161,10 @@ def kill(
     filters: options.Filters = None,
     grace: Annotated[float, typer.Option(metavar="SECONDS", help="Time between the stop signal and SIGKILL.")] = 0.0,
     why: Note = "",
-    as_json: options.Json = False,
 ) -> None:
     """Kill containers."""
     words = _chosen(containers, filters)
-    _for_each(words, lambda client, it: client.act(it, "kill", grace=grace, note=why), as_json)
+    _for_each(words, lambda client, it: client.act(it, "kill", grace=grace, note=why))
 
 
 def _chosen(words: list[str] | None, filters: list[str] | None) -> list[str]:
@@ -188,16 +183,14 @@ def stop(
     filters: options.Filters = None,
     grace: Annotated[float, typer.Option(metavar="SECONDS", help="Time between the stop signal and SIGKILL.")] = 10.0,
     why: Note = "",
-    as_json: options.Json = False,
 ) -> None:
     """Stop containers. They get the image's stop signal, and are killed after the grace period."""
-    kill(containers, filters, grace, why, as_json)
+    kill(containers, filters, grace, why)
 
 
 def rm(
     containers: options.Containers,
     force: Annotated[bool, typer.Option("-f", "--force", help="Kill running containers first.")] = False,
-    as_json: options.Json = False,
 ) -> None:
     """Remove ended containers. Their history stays in the reports."""
 
@@ -206,7 +199,7 @@ def rm(
             client.act(container, "kill", grace=0)
         return client.remove(container)
 
-    _for_each(containers, remove, as_json, lambda container: "removed")
+    _for_each(containers, remove, lambda container: "removed")
 
 
 def change(
@@ -222,7 +215,6 @@ def change(
     compute_limit: Annotated[
         str | None, typer.Option(metavar="PERCENT|none", help="New limit of GPU time; none: no limit.")
     ] = None,
-    as_json: options.Json = False,
 ) -> None:
     """Change quota, priority and compute share of containers."""
     fields = {"gpu_memory": gpu_memory, "priority": priority, "compute_weight": compute_weight}
@@ -232,7 +224,7 @@ def change(
     if not given:
         hint = "give --gpu-memory SIZE, --priority N, --compute-weight N or --compute-limit PERCENT"
         raise Problem("nothing to set", code="usage", hint=hint)
-    _for_each(containers, lambda client, it: client.change(it, **given), as_json, _settings)
+    _for_each(containers, lambda client, it: client.change(it, **given), _settings)
 
 
 def _state(container: Json) -> str:
@@ -251,17 +243,15 @@ def _resumed(it: Json) -> str:
     return f"swapped. {it.get('message', '')}" if it["state"] == "swapped" else _state(it)
 
 
-def _for_each(
-    words: list[str], act: Callable[[Client, Json], Json], as_json: bool, tell: Callable[[Json], str] = _state
-) -> None:
+def _for_each(words: list[str], act: Callable[[Client, Json], Json], tell: Callable[[Json], str] = _state) -> None:
     client = connect()
-    show_each(words, lambda word: act(client, client.container(word)), as_json, lambda it: f"{it['name']}: {tell(it)}")
+    show_each(words, lambda word: act(client, client.container(word)), lambda it: f"{it['name']}: {tell(it)}")
 
 
-def doctor(as_json: options.Json = False) -> None:
+def doctor() -> None:
     """Check this host: what is wrong, and what to do. Only on the appliance's host."""
     if not MANAGE.exists():
         hint = "run it on the appliance's host"
         raise Problem("only the command line is installed here", code="usage", hint=hint)
     # Asks nobody over REST: the appliance may be down.
-    os.execv(sys.executable, [sys.executable, str(MANAGE), "doctor", *(["--json"] if as_json else [])])
+    os.execv(sys.executable, [sys.executable, str(MANAGE), "doctor", *(["--json"] if output.as_json else [])])

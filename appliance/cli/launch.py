@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from appliance.cli import cards, options, planning
+from appliance.cli import cards, options, output, planning
 from appliance.cli.attach import LOOK, PATIENCE, Attachment, exit_code
 from appliance.cli.client import PAGE, Client, Json, Pending
 from appliance.cli.console import Console
@@ -136,7 +136,6 @@ def run(
     retries: Annotated[int | None, typer.Option(help="Further attempts of a run that fails.")] = None,
     retry_pause: Annotated[str | None, typer.Option(metavar="DURATION", help="Pause before each; default: 1m.")] = None,
     stop_timeout: StopTimeout = 10.0,
-    as_json: options.Json = False,
 ) -> None:
     """Launch a container and show its output. Exits with its exit code. Ctrl-C stops it, except with -it."""
     if interactive and tty and not detach and not os.isatty(0):
@@ -144,24 +143,24 @@ def run(
     client = connect()
     body = _body(context.params, client)
     if not body.keys().isdisjoint(planning.FIELDS):
-        show(client.launch(body, lambda command: None), as_json, planning.said)
+        show(client.launch(body, lambda command: None), planning.said)
         return
     if detach:
         container = client.launch(body, lambda command: None)
-        show(container, as_json, lambda it: str(it["id"]))
+        show(container, lambda it: str(it["id"]))
         return
     console = Console(client, interactive=interactive, tty=tty) if interactive or tty else None
-    _follow(client, lambda pending: client.launch(body, pending), console, stop_timeout, as_json)
+    _follow(client, lambda pending: client.launch(body, pending), console, stop_timeout)
 
 
-def attach(container: options.Container, stop_timeout: StopTimeout = 10.0, as_json: options.Json = False) -> None:
+def attach(container: options.Container, stop_timeout: StopTimeout = 10.0) -> None:
     """Attach to a container that was launched with -i or -t. Ctrl-P Ctrl-Q leaves it running."""
     client = connect()
     found = client.container(container)
     interactive, tty = found["interactive"], found["tty"]
     if interactive and tty and not os.isatty(0):
         raise NO_TERMINAL
-    _follow(client, lambda pending: found, Console(client, interactive=interactive, tty=tty), stop_timeout, as_json)
+    _follow(client, lambda pending: found, Console(client, interactive=interactive, tty=tty), stop_timeout)
 
 
 def execute(
@@ -185,10 +184,8 @@ def execute(
     raise typer.Exit(REFUSED if console.exit_code is None else console.exit_code)
 
 
-def _follow(
-    client: Client, launch: Callable[[Pending], Words], console: Console | None, grace: float, as_json: bool
-) -> NoReturn:
-    attachment = Attachment(client, launch, _say_json if as_json else _say, grace=grace, console=console)
+def _follow(client: Client, launch: Callable[[Pending], Words], console: Console | None, grace: float) -> NoReturn:
+    attachment = Attachment(client, launch, _say_json if output.as_json else _say, grace=grace, console=console)
     raise typer.Exit(attachment.follow())
 
 
@@ -243,14 +240,14 @@ def _gpus(text: str, client: Client, node: str | None) -> int | list[str]:
     return [cards.chosen(known, [word])[0]["uuid"] if word in names else word for word in words]
 
 
-def wait(containers: options.Containers, as_json: options.Json = False) -> None:
+def wait(containers: options.Containers) -> None:
     """Wait for containers to end. Prints their exit codes, and exits with the last one."""
     client = connect()
     code = 0
     for identity in [client.container(word)["id"] for word in containers]:
         ended = _end_of(client, identity)
         code = exit_code(ended)
-        show(ended, as_json, lambda ended: str(exit_code(ended)))
+        show(ended, lambda ended: str(exit_code(ended)))
     raise typer.Exit(code)
 
 

@@ -1,9 +1,12 @@
 """The entry point: the commands by name, and every error as one line with the right exit code."""
 
+import inspect
 import os
 import signal
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
@@ -24,9 +27,31 @@ VERBATIM = {"allow_interspersed_args": False}
 DOCKERS = {"start": "run", "show": "inspect"}  # what ours is called
 OURS_AND_ITS = (["run"], ["attach"], ["exec"])  # their exit code is a program's, unless it is REFUSED
 
-app.command("run", context_settings=VERBATIM)(launch.run)
+
+def _print_json(wanted: bool) -> None:
+    output.as_json = output.as_json or wanted
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.", callback=_print_json)]
+
+
+def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with an option of which itself it knows nothing: what it shows is then JSON."""
+
+    @wraps(command)
+    def run(*, as_json: bool, **given: Any) -> None:
+        command(**given)
+
+    own = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
+    run.__annotations__ = {**command.__annotations__, "as_json": Json}
+    return run
+
+
+app.command("run", context_settings=VERBATIM)(with_json(launch.run))
 app.command("exec", context_settings=VERBATIM)(launch.execute)
-app.command("open")(opening.open_)
+app.command("open")(with_json(opening.open_))
 for command in (
     actions.login,
     actions.logout,
@@ -70,9 +95,9 @@ for command in (
     managing.audit,
     actions.doctor,
 ):
-    app.command({"change": "set"}.get(command.__name__))(command)
-app.command("ssh-config")(managing.ssh_config)
-app.command("peak", context_settings=VERBATIM)(reports.peak)
+    app.command({"change": "set"}.get(command.__name__))(with_json(command))
+app.command("ssh-config")(with_json(managing.ssh_config))
+app.command("peak", context_settings=VERBATIM)(with_json(reports.peak))
 
 
 def _print_version(wanted: bool) -> None:
@@ -110,7 +135,7 @@ def main() -> None:
 
 
 def _report(problem: Problem, words: list[str]) -> int:
-    if output.errors_as_json:
+    if output.as_json:
         output.note_json(**problem.as_json())
     else:
         output.note(problem.line())

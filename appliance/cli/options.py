@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli import login, output
+from appliance.cli import login
 from appliance.cli.client import ANSWER, Client
 from appliance.cli.errors import Problem
 from appliance.cli.text import seconds
@@ -38,12 +38,6 @@ def percent(text: str) -> int | None:
     return int(text.removesuffix("%"))
 
 
-def _remember(wanted: bool) -> bool:
-    """An error that comes later is then JSON too."""
-    output.errors_as_json = output.errors_as_json or wanted
-    return wanted
-
-
 Filters = Annotated[
     list[str] | None,
     typer.Option(
@@ -56,7 +50,6 @@ Sort = Annotated[
 Form = Annotated[
     str | None, typer.Option("--format", metavar="COLUMNS|json", help="Columns: name,used; or one JSON object a line.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.", callback=_remember)]
 Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason, kept in the audit log.")]
 Container = Annotated[
     str, typer.Argument(metavar="CONTAINER", help="Name, id, or start of an id.", autocompletion=names)

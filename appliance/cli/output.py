@@ -13,16 +13,23 @@ from appliance.cli.text import harmless
 
 T = TypeVar("T")
 
-errors_as_json = False  # set once --json has been read
+as_json = False  # set once --json has been read: answers are JSON, and an error that comes later, too
 raw = False  # while the terminal is a container's: it no longer begins lines by itself
 
 
-def show(answer: T, as_json: bool, in_words: Callable[[T], str]) -> None:
-    """JSON is indented for eyes and on one line for programs."""
-    print(_json(answer) if as_json else harmless(in_words(answer)), flush=True)
+def show(answer: T, in_words: Callable[[T], str]) -> None:
+    if as_json:
+        show_json(answer)
+    else:
+        print(harmless(in_words(answer)), flush=True)
 
 
-def show_each(words: Sequence[str], act: Callable[[str], T], as_json: bool, in_words: Callable[[T], str]) -> None:
+def show_json(answer: object) -> None:
+    """Indented for eyes, and on one line for programs."""
+    print(_json(answer), flush=True)
+
+
+def show_each(words: Sequence[str], act: Callable[[str], T], in_words: Callable[[T], str]) -> None:
     """Acts on each, shows what became of it, goes on after a failure, and fails in the end if one did."""
     failed = False
     for word in words:
@@ -34,7 +41,7 @@ def show_each(words: Sequence[str], act: Callable[[str], T], as_json: bool, in_w
             failed = True
             note(f"{word}: {problem.line()}")
         else:
-            show(done, as_json, in_words)
+            show(done, in_words)
     if failed:
         raise typer.Exit(1)
 

@@ -1,17 +1,17 @@
 """What happened: the audit report, fair share, and how much memory images really took."""
 
 import shlex
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from appliance.cli import options
 from appliance.cli.client import Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show, write
-from appliance.cli.text import day_or_time, moment, size, span, table
+from appliance.cli.text import Columns, day_or_time, listed, moment, size, span
 
 
 class Group(StrEnum):
@@ -30,7 +30,6 @@ def report(
     group_by: Annotated[Group, typer.Option("--group-by", help="One line for each.")] = Group.USER,
     owner: Annotated[str | None, typer.Option(metavar="USER", help="Only containers of this user.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with exact figures.")] = False,
-    as_json: options.Json = False,
 ) -> None:
     """Report GPU memory, computing, waits and rejections."""
     client = connect()
@@ -40,7 +39,7 @@ def report(
     if owner is not None:
         asked["owner"] = owner
     if not csv:
-        return show(client.get("reports/allocations/", **asked), as_json, report_table)
+        return show(client.get("reports/allocations/", **asked), report_table)
     with client.stream("reports/allocations/", format="csv", **asked) as chunks:
         for chunk in chunks:
             write(chunk)
@@ -56,104 +55,76 @@ def _time(option: str, text: str, client: Client) -> str:
 
 def report_table(found: Json) -> str:
     first, last = (moment(found[edge]).astimezone().strftime("%Y-%m-%d %H:%M") for edge in ("from", "to"))
-    heads = (
-        found["group_by"].upper(),
-        ">CONTAINERS",
-        ">GIB·HOURS",
-        ">GPU·HOURS",
-        ">PEAK",
-        ">SUSPENDED",
-        ">REJECTS",
-        ">COST",
-    )
-    rows = [_report_row(row) for row in (*found["rows"], found["total"])]
-    return f"{first} to {last}\n{table(heads, rows)}"
+    rows = listed((*found["rows"], found["total"]), {
+        found["group_by"].upper(): "group",
+        ">CONTAINERS": "containers",
+        ">GIB·HOURS": _figure("vram_gib_hours", 2),
+        ">GPU·HOURS": _figure("gpu_hours", 2),
+        ">PEAK": lambda row: size(row["peak"]),
+        ">SUSPENDED": lambda row: span(row["suspended_seconds"]),
+        ">REJECTS": "rejects",
+        ">COST": _figure("cost", 2),
+    })  # fmt: skip
+    return f"{first} to {last}\n{rows}"
 
 
-def _report_row(row: Json) -> tuple[str, ...]:
-    return (
-        row["group"],
-        str(row["containers"]),
-        f"{row['vram_gib_hours']:.2f}",
-        "-" if row["gpu_hours"] is None else f"{row['gpu_hours']:.2f}",
-        size(row["peak"]),
-        span(row["suspended_seconds"]),
-        str(row["rejects"]),
-        f"{row['cost']:.2f}",
-    )
+def _figure(name: str, digits: int) -> Callable[[Json], str | None]:
+    return lambda each: None if each[name] is None else f"{each[name]:.{digits}f}"
 
 
 def fairness(
     start: Annotated[str, typer.Option("--from", metavar="TIME", help="2026-11-01, or how long ago: 1d.")] = "7d",
     end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Default: now.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """Show use against fair share, by person and group."""
     client = connect()
     asked = {"from": _time("--from", start, client), **({} if end is None else {"to": _time("--to", end, client)})}
-    show(client.get("fairness/", **asked), as_json, fairness_table)
+    show(client.get("fairness/", **asked), fairness_table)
 
 
-FAIRNESS = (
-    ">USED GIB·H",
-    ">SHARE GIB·H",
-    ">RATIO",
-    ">USED GPU·H",
-    ">SHARE GPU·H",
-    ">WAIT",
-    ">P95",
-    ">CONTAINERS",
-    ">HELD GIB·H",
-)
+FAIRNESS: Columns = {
+    ">USED GIB·H": _figure("had", 1),
+    ">SHARE GIB·H": _figure("due", 1),
+    ">RATIO": _figure("ratio", 2),
+    ">USED GPU·H": _figure("gpu_had", 1),
+    ">SHARE GPU·H": _figure("gpu_due", 1),
+    ">WAIT": lambda each: each["wait_mean"] if each["wait_mean"] is None else span(each["wait_mean"]),
+    ">P95": lambda each: each["wait_p95"] if each["wait_p95"] is None else span(each["wait_p95"]),
+    ">CONTAINERS": "containers",
+    ">HELD GIB·H": _figure("held", 1),
+}
 
 
 def fairness_table(found: Json) -> str:
     """Memory in GiB·hours. Beneath it why somebody is above."""
     if not found["people"]:
         return "No GPU memory was held in this time."
-    parts = [table(("PERSON", *FAIRNESS), [_fairness_row(each) for each in found["people"]])]
+    parts = [listed(found["people"], {"PERSON": "name", **FAIRNESS})]
     if found["groups"]:
-        parts.append(table(("GROUP", *FAIRNESS), [_fairness_row(each) for each in found["groups"]]))
+        parts.append(listed(found["groups"], {"GROUP": "name", **FAIRNESS}))
     parts += [f"{each['name']}: {each['why']}" for each in found["people"] if each["why"]]
     return "\n\n".join(parts)
-
-
-def _fairness_row(each: Json) -> tuple[str, ...]:
-    return (
-        each["name"],
-        *(_figure(each[name], digits) for name, digits in (("had", 1), ("due", 1), ("ratio", 2))),
-        *(_figure(each[name], 1) for name in ("gpu_had", "gpu_due")),
-        *("-" if each[name] is None else span(each[name]) for name in ("wait_mean", "wait_p95")),
-        str(each["containers"]),
-        _figure(each["held"], 1),
-    )
-
-
-def _figure(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def peak(
     image: Annotated[str | None, typer.Argument(metavar="IMAGE", help="Default: all images.")] = None,
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="Only runs of this command.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """Show the peak use of earlier runs, and suggest a quota."""
     asked = {} if image is None else {"image": image}
     if command:
         asked["command"] = shlex.join(command)
-    show(list(connect().each("peaks/", **asked)), as_json, peak_table)
+    show(list(connect().each("peaks/", **asked)), peak_table)
 
 
 def peak_table(found: list[Json]) -> str:
     if not found:
         return "No finished run has used GPU memory yet."
-    rows = [_peak_row(each) for each in found]
-    return table(("IMAGE", "COMMAND", ">RUNS", ">REJECTED", ">PEAK", ">SUGGESTED"), rows)
-
-
-def _peak_row(each: Json) -> tuple[str, ...]:
-    """A dash where no run has shown what it needs, or too few have."""
-    command = "(any of yours)" if each["command"] is None else shlex.join(each["command"])
-    sizes = ["-" if each[name] is None else size(each[name]) for name in ("peak", "suggestion")]
-    return (each["image"], command, str(each["runs"]), str(each["rejected_runs"]), *sizes)
+    return listed(found, {
+        "IMAGE": "image",
+        "COMMAND": lambda each: "(any of yours)" if each["command"] is None else shlex.join(each["command"]),
+        ">RUNS": "runs",
+        ">REJECTED": "rejected_runs",
+        ">PEAK": lambda each: size(each["peak"]),  # a dash: no run has shown what it needs
+        ">SUGGESTED": lambda each: size(each["suggestion"]),  # or too few have
+    })  # fmt: skip

@@ -2,10 +2,13 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
+from operator import itemgetter
+from typing import Any
 
+Columns = Mapping[str, str | Callable[[Any], object]]  # of `listed`, by their heads
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -90,6 +93,18 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(padded(*each) for each in zip(line, widths, right, strict=True)).rstrip() for line in lines
     )
+
+
+def listed(found: Iterable[Any], columns: Columns) -> str:
+    """A table of what REST lists: a column is a field of each, or what a function says of it. Nothing is a dash."""
+    cells = [itemgetter(of) if isinstance(of, str) else of for of in columns.values()]
+    values = [[cell(each) for cell in cells] for each in found]
+    return table(list(columns), [["-" if value in (None, "") else str(value) for value in row] for row in values])
+
+
+def time_of(name: str, now: datetime) -> Callable[[Any], str]:
+    """For `listed`: a field that is a time."""
+    return lambda each: clock(each[name], now) if each[name] else ""
 
 
 def width(text: str) -> int:

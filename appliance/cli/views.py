@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from appliance.cli import cards, options, planning
+from appliance.cli import cards, options, output, planning
 from appliance.cli.client import PAGE, Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
@@ -49,7 +49,6 @@ def ps(
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Only containers on this node.")] = None,
     sort: options.Sort = None,
     form: options.Form = None,
-    as_json: options.Json = False,
 ) -> None:
     """List running containers."""
     client = connect()
@@ -59,7 +58,7 @@ def ps(
         for container in found:
             print(container["id"])
         return
-    _shaped(found, as_json, form, lambda: container_rows(found, client.now(), _cards(client, None)))
+    _shaped(found, form, lambda: container_rows(found, client.now(), _cards(client, None)))
 
 
 def matching(client: Client, filters: list[str], *, every: bool = False) -> list[Json]:
@@ -74,22 +73,22 @@ def matching(client: Client, filters: list[str], *, every: bool = False) -> list
         raise
 
 
-def _shaped(found: list[Json], as_json: bool, form: str | None, rows: Callable[[], Rows], none: str = "") -> None:
+def _shaped(found: list[Json], form: str | None, rows: Callable[[], Rows], none: str = "") -> None:
     """As a table, of some columns if `form` names them; as JSON, or one object a line if it is json."""
     if form == "json":
         for each in found:
-            show(each, True, str)
+            output.show_json(each)
     elif form:
-        show(found, as_json, lambda _: table(*select(*rows(), form)))
+        show(found, lambda _: table(*select(*rows(), form)))
     else:
-        show(found, as_json, lambda _: table(*rows()) if found or not none else none)
+        show(found, lambda _: table(*rows()) if found or not none else none)
 
 
-def inspect(containers: options.Containers, as_json: options.Json = False) -> None:
+def inspect(containers: options.Containers) -> None:
     """Print all fields of containers, as JSON."""
     client = connect()
     for word in containers:
-        show(client.container(word), True, str)
+        output.show_json(client.container(word))
 
 
 def _filters(words: list[str], known: Sequence[str] = FILTERS) -> dict[str, str]:
@@ -112,19 +111,18 @@ def queue(
     ] = None,
     sort: options.Sort = None,
     form: options.Form = None,
-    as_json: options.Json = False,
 ) -> None:
     """List waiting containers in order, with the reason."""
     client = connect()
     if planned:
-        planning.list_planned(client, as_json)
+        planning.list_planned(client)
         return
     wanted = _filters(filters or [], QUEUE_FILTERS)
     waiting = [each for each in client.each("queue/") if all(each[name] == value for name, value in wanted.items())]
     waiting = in_order(waiting, sort, QUEUE_KEYS)
-    several = not as_json and client.get("nodes/", page_size=1)["count"] > 1
+    several = not output.as_json and client.get("nodes/", page_size=1)["count"] > 1
     rows = _queue_rows(waiting, client.now(), several=several)
-    _shaped(waiting, as_json, form, lambda: rows, "No container waits for GPU memory.")
+    _shaped(waiting, form, lambda: rows, "No container waits for GPU memory.")
 
 
 def _queue_rows(waiting: list[Json], now: datetime, *, several: bool) -> Rows:
@@ -136,13 +134,11 @@ def _queue_rows(waiting: list[Json], now: datetime, *, several: bool) -> Rows:
     return heads, [(*row[:-1], entry["node"] or "-", row[-1]) for row, entry in zip(rows, waiting, strict=True)]
 
 
-def stats(
-    filters: options.Filters = None, sort: options.Sort = None, form: options.Form = None, as_json: options.Json = False
-) -> None:
+def stats(filters: options.Filters = None, sort: options.Sort = None, form: options.Form = None) -> None:
     """Show what running containers use of GPU, processors and RAM."""
     client = connect()
     found = in_order(matching(client, filters or []), sort, STATS_KEYS)
-    _shaped(found, as_json, form, lambda: (STATS_HEADS, [stats_row(each) for each in found]))
+    _shaped(found, form, lambda: (STATS_HEADS, [stats_row(each) for each in found]))
 
 
 def events(
@@ -152,7 +148,6 @@ def events(
     owner: Annotated[str | None, typer.Option(metavar="USER", help="Only containers of this user.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only this: started, ended, killed.")] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, until Ctrl-C.")] = True,
-    as_json: options.Json = False,
 ) -> None:
     """Print events of containers as they happen."""
     client = connect()
@@ -166,7 +161,7 @@ def events(
     while True:
         for event in client.each("allocations/", ordering="at", page_size=PAGE, **asked, **{"from": begin}):
             if event["id"] > last:
-                show(event, as_json, lambda row: event_line(row, client.now()))
+                show(event, lambda row: event_line(row, client.now()))
                 begin, last = event["at"], event["id"]
         if not follow:
             return
@@ -184,7 +179,6 @@ def gpus(
     undrain: Annotated[bool, typer.Option("--undrain", help="Admins: put them back into service.")] = False,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="With --drain or --undrain: why.")] = "",
     node: Annotated[str | None, typer.Option(metavar="NODE", help="Only GPUs of this node.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """List GPUs: capacity, memory promised and in use, load. Admins: take them out of service."""
     if drain and undrain:
@@ -198,14 +192,14 @@ def gpus(
     if drain or undrain:
         for card in found:
             done = {"gpu": card["index"], **client.drain_gpu(card["uuid"], "drain" if drain else "undrain", reason)}
-            show(done, as_json, lambda done: str(done["message"]))
+            show(done, lambda done: str(done["message"]))
         return
     if compute is not None:
         for card in found:
             done = {"gpu": card["index"], **client.set_compute(card["uuid"], compute.value)}
-            show(done, as_json, lambda done: "GPU {gpu}: {message}".format(**done))
+            show(done, lambda done: "GPU {gpu}: {message}".format(**done))
         return
-    show(found, as_json, _card_table)
+    show(found, _card_table)
 
 
 def _card_table(found: list[Json]) -> str:
@@ -219,10 +213,10 @@ def _cards(client: Client, words: list[str] | None, node: str | None = None) -> 
     return cards.chosen(client.each("gpus/", page_size=PAGE), words or [], node)
 
 
-def whoami(as_json: options.Json = False) -> None:
+def whoami() -> None:
     """Show your account and the use of your allowance."""
     client = connect()
-    show({"url": client.url, **client.get("me/")}, as_json, _me)
+    show({"url": client.url, **client.get("me/")}, _me)
 
 
 def _me(me: Json) -> str:
@@ -241,14 +235,13 @@ def _most(limit: Any, words: Callable[[Any], str]) -> str:
 
 def policy(
     name: Annotated[str | None, typer.Argument(metavar="POLICY", help="Admins: use this policy from now on.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """Show or choose the policy: who gets free GPU memory first."""
     client = connect()
     if name is not None:
-        show(client.set_policy(name), as_json, lambda done: str(done["message"]))
+        show(client.set_policy(name), lambda done: str(done["message"]))
         return
-    show(client.get("policy/"), as_json, _policies)
+    show(client.get("policy/"), _policies)
 
 
 def _policies(answer: Json) -> str:
@@ -270,7 +263,6 @@ def forecast(
     ttl: Annotated[
         str | None, typer.Option("--ttl", metavar="DURATION", help="Time limit: ignore what begins later.")
     ] = None,
-    as_json: options.Json = False,
 ) -> None:
     """Check whether a launch would fit now. If not: what it would wait for, and exit code 1."""
     client = connect()
@@ -280,7 +272,7 @@ def forecast(
         "forecast/", gpu_memory=gpu_memory, gpus=gpus, priority=priority, node=node, constraints=asks, **lasts
     )
     why = "" if node else str(answer["node_reason"])
-    show(answer, as_json, lambda answer: _by_number(client, str(answer["message"]), answer["node"], why))
+    show(answer, lambda answer: _by_number(client, str(answer["message"]), answer["node"], why))
     if answer["fits"] is False:
         raise typer.Exit(1)
 
@@ -298,9 +290,8 @@ def _by_number(client: Client, text: str, node: str, why: str) -> str:
 def top(
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     interval: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Time between updates.")] = 1.0,
-    as_json: options.Json = False,
 ) -> None:
     """Watch GPUs, containers and the queue. Keys sort, filter and kill; h lists them."""
     from appliance.cli.top.watching import watch
 
-    watch(connect(), once=once, interval=interval, as_json=as_json)
+    watch(connect(), once=once, interval=interval)

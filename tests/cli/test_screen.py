@@ -54,7 +54,7 @@ def test_raw_and_a_pipe_get_every_byte(in_a_terminal, monkeypatch):
 def test_json_for_eyes_says_the_same_without_orders(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     answer = {"name": "ä\x9b31m\u202e\x1b]52\U000e0001", "lines": ["a\nb"]}
-    output.show(answer, True, str)
+    output.show_json(answer)
     said = capsys.readouterr().out
     assert not [ascii(char) for char in said if not (char.isprintable() or char == "\n")]
     assert json.loads(said) == answer

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 import typer
 
-from appliance.cli import options
 from appliance.cli.client import Json
 from appliance.cli.errors import Problem
 from appliance.cli.managing.limits import NONE, limit_words, number, texts
@@ -44,7 +43,6 @@ def allowances(
     images: Annotated[list[str] | None, _limit("Allowed images: lab/*; repeatable.", "PATTERN")] = None,
     gpus: Annotated[list[str] | None, _limit("Allowed GPUs; repeatable.", "INDEX|UUID")] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Remove the allowance.")] = False,
-    as_json: options.Json = False,
 ) -> None:
     """Admins: list and change allowances of people and groups. Current limits: gpushare people NAME."""
     given = {field: value for field, value in context.params.items() if value is not None}
@@ -58,15 +56,15 @@ def allowances(
         raise Problem("--withdraw excludes other options", code="usage")
     client = connect()
     if name is None:
-        show(list(client.each("allowances/", page_size=1000)), as_json, _table)
+        show(list(client.each("allowances/", page_size=1000)), _table)
         return
     path = ("groups" if group else "people", name, "allowance")
     if withdraw:
         client.send("DELETE", path)
-        show({"withdrawn": name}, as_json, lambda done: f"{done['withdrawn']}: allowance removed")
+        show({"withdrawn": name}, lambda done: f"{done['withdrawn']}: allowance removed")
     else:
         answer = client.send("PATCH", path, spec) if spec else client.fetch_one(*path)
-        show(answer, as_json, lambda one: _table([one]))
+        show(answer, lambda one: _table([one]))
 
 
 def _table(found: list[Json]) -> str:

@@ -4,13 +4,12 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli import options
 from appliance.cli.client import Json
 from appliance.cli.errors import Problem
 from appliance.cli.managing.limits import limit_words
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.text import table
+from appliance.cli.text import listed
 
 
 def groups(
@@ -26,7 +25,6 @@ def groups(
     shares: Annotated[
         str | None, typer.Option(metavar="N|none", help="Fair share of all members together; none: no shares.")
     ] = None,
-    as_json: options.Json = False,
 ) -> None:
     """Admins: list and change groups and their members. The members of a role have that role."""
     if (create or add or remove or delete or shares) and name is None:
@@ -35,11 +33,11 @@ def groups(
         raise Problem("--delete excludes other options", code="usage")
     client = connect()
     if name is None:
-        show(list(client.each("groups/", page_size=1000)), as_json, _list)
+        show(list(client.each("groups/", page_size=1000)), _list)
         return
     if delete:
         client.send("DELETE", ("groups", name))
-        show({"deleted": name}, as_json, lambda done: f"{done['deleted']}: deleted")
+        show({"deleted": name}, lambda done: f"{done['deleted']}: deleted")
         return
     if create:
         client.send("POST", "groups/", {"name": name})
@@ -47,7 +45,7 @@ def groups(
         client.send("POST", ("groups", name, "members"), {"add": add or [], "remove": remove or []})
     if shares is not None:
         client.send("PATCH", ("groups", name, "shares"), {"shares": shares_of(shares)})
-    show(client.fetch_one("groups", name), as_json, lambda found: _list([found]))
+    show(client.fetch_one("groups", name), lambda found: _list([found]))
 
 
 def shares_of(text: str) -> int | None:
@@ -58,14 +56,10 @@ def shares_of(text: str) -> int | None:
 
 
 def _list(found: list[Json]) -> str:
-    rows = [
-        (
-            each["name"],
-            "role" if each["role"] else "group",
-            "-" if each["shares"] is None else str(each["shares"]),
-            limit_words("gpu_memory", (each["allowance"] or {}).get("gpu_memory")),
-            ", ".join(each["members"]) or "-",
-        )
-        for each in found
-    ]
-    return table(("NAME", "KIND", ">SHARES", ">GPU MEMORY", "MEMBERS"), rows)
+    return listed(found, {
+        "NAME": "name",
+        "KIND": lambda each: "role" if each["role"] else "group",
+        ">SHARES": "shares",
+        ">GPU MEMORY": lambda each: limit_words("gpu_memory", (each["allowance"] or {}).get("gpu_memory")),
+        "MEMBERS": lambda each: ", ".join(each["members"]),
+    })  # fmt: skip

@@ -15,7 +15,6 @@ def guests(
     remove: Annotated[
         list[str] | None, typer.Option("--remove", metavar="USER", help="Remove a guest; repeatable.")
     ] = None,
-    as_json: options.Json = False,
 ) -> None:
     """List and change who else may open a container's application."""
     client = connect()
@@ -24,4 +23,4 @@ def guests(
     if add or remove:
         wanted = {*answer["guests"], *(add or ())} - {*(remove or ())}
         answer = client.send("PUT", path, {"guests": sorted(wanted)})
-    show(answer, as_json, lambda found: "\n".join(found["guests"]) or "no guests")
+    show(answer, lambda found: "\n".join(found["guests"]) or "no guests")

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli import options
 from appliance.cli.client import PAGE, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.text import age, size, table
+from appliance.cli.text import age, listed, size
 
 
 def nodes(
@@ -30,7 +29,6 @@ def nodes(
     force: Annotated[
         bool, typer.Option("--force", help="With --remove: also with containers, which count as lost.")
     ] = False,
-    as_json: options.Json = False,
 ) -> None:
     """List hosts: state, capacity, memory promised. Admins: add, drain, label and remove them."""
     if (drain or undrain or label or remove or invite) and name is None:
@@ -41,21 +39,21 @@ def nodes(
         raise Problem("--force is for --remove", code="usage", hint="gpushare nodes NODE --remove --force")
     client = connect()
     if name is None:
-        show(list(client.each("nodes/", page_size=PAGE)), as_json, lambda found: _list(found, client.now()))
+        show(list(client.each("nodes/", page_size=PAGE)), lambda found: _list(found, client.now()))
         return
     if invite:
         made = client.send("POST", "nodes/", {"name": name})
-        show(made, as_json, lambda invitation: str(invitation["command"]))
+        show(made, lambda invitation: str(invitation["command"]))
         return
     if remove:
         client.send("DELETE", ("nodes", name), params={"force": "true"} if force else None)
-        show({"removed": name}, as_json, lambda done: f"{done['removed']}: removed")
+        show({"removed": name}, lambda done: f"{done['removed']}: removed")
         return
     if label:
         client.send("PATCH", ("nodes", name), {"labels": dict(map(_label, label))})
     if drain or undrain:
         client.send("POST", ("nodes", name, "drain" if drain else "undrain"), {})
-    show(client.fetch_one("nodes", name), as_json, lambda found: _list([found], client.now()))
+    show(client.fetch_one("nodes", name), lambda found: _list([found], client.now()))
 
 
 def _label(text: str) -> tuple[str, str | None]:
@@ -66,22 +64,17 @@ def _label(text: str) -> tuple[str, str | None]:
 
 
 def _list(found: list[Json], now: datetime) -> str:
-    heads = ("NAME", "STATE", ">GPUS", ">CAPACITY", ">PROMISED", "ENGINE", "POLICY", "RELEASE", "LABELS")
-    rows = [
-        (
-            each["name"],
-            _state(each, now),
-            str(each["gpus"]),
-            size(each["capacity"]),
-            size(each["promised"]),
-            each["engine"] or "-",
-            each["policy"] or "-",
-            each["release"] or "-",
-            ", ".join(f"{key}={value}" for key, value in sorted(each["labels"].items())) or "-",
-        )
-        for each in found
-    ]
-    return table(heads, rows)
+    return listed(found, {
+        "NAME": "name",
+        "STATE": lambda each: _state(each, now),
+        ">GPUS": "gpus",
+        ">CAPACITY": lambda each: size(each["capacity"]),
+        ">PROMISED": lambda each: size(each["promised"]),
+        "ENGINE": "engine",
+        "POLICY": "policy",
+        "RELEASE": "release",
+        "LABELS": lambda each: ", ".join(f"{key}={value}" for key, value in sorted(each["labels"].items())),
+    })  # fmt: skip
 
 
 def _state(node: Json, now: datetime) -> str:

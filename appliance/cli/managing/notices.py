@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli import cards, options
+from appliance.cli import cards
 from appliance.cli.client import PAGE, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.text import table
+from appliance.cli.text import listed
 
 
 class Then(StrEnum):
@@ -32,23 +32,22 @@ def notice(
         Then, typer.Option(help="Containers when it begins: keep running, move to host memory, or end.")
     ] = Then.STAY,
     withdraw: Annotated[int | None, typer.Option(metavar="ID", help="Admins: withdraw a notice.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """List notices and maintenance. Admins: announce and withdraw them. TIME is local unless it names its zone."""
     client = connect()
     if withdraw is not None:
         client.send("DELETE", ("announcements", str(withdraw)))
-        show({"withdrawn": withdraw}, as_json, lambda done: f"{done['withdrawn']}: withdrawn")
+        show({"withdrawn": withdraw}, lambda done: f"{done['withdrawn']}: withdrawn")
         return
     if text is None:
         if node or gpu or begins_at or ends_at:
             raise Problem("a TEXT is missing", code="usage", hint="gpushare notice 'New driver' --from … --to …")
-        show(list(client.each("announcements/", page_size=PAGE)), as_json, _list)
+        show(list(client.each("announcements/", page_size=PAGE)), _list)
         return
     card = cards.chosen(client.each("gpus/", page_size=PAGE), [gpu], node)[0]["uuid"] if gpu else ""
     asked = {"message": text, "node": "" if gpu else node or "", "gpu": card, "then": then.value}
     asked |= {"begins_at": begins_at and when(begins_at), "ends_at": ends_at and when(ends_at)}
-    show(client.send("POST", "announcements/", asked), as_json, lambda made: f"{made['id']}: {made['said']}")
+    show(client.send("POST", "announcements/", asked), lambda made: f"{made['id']}: {made['said']}")
 
 
 def when(text: str) -> str:
@@ -60,23 +59,19 @@ def when(text: str) -> str:
         raise Problem(f"{text!r} is not a time", code="usage", hint=hint) from None
 
 
-def local(text: str) -> str:
+def local(text: str | None) -> str:
     """A time of REST's where this machine is, with its zone."""
-    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M %Z}"
+    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M %Z}" if text else ""
 
 
 def _list(found: list[Json]) -> str:
     if not found:
         return "No notices."
-    rows = [
-        (
-            str(each["id"]),
-            local(each["begins_at"]) if each["begins_at"] else "-",
-            local(each["ends_at"]) if each["ends_at"] else "-",
-            each["node"] or each["gpu"] or "all",
-            each["then"] if each["begins_at"] else "-",
-            each["message"],
-        )
-        for each in found
-    ]
-    return table((">ID", "FROM", "TO", "ABOUT", "CONTAINERS", "NOTICE"), rows)
+    return listed(found, {
+        ">ID": "id",
+        "FROM": lambda each: local(each["begins_at"]),
+        "TO": lambda each: local(each["ends_at"]),
+        "ABOUT": lambda each: each["node"] or each["gpu"] or "all",
+        "CONTAINERS": lambda each: each["then"] if each["begins_at"] else "",
+        "NOTICE": "message",
+    })  # fmt: skip

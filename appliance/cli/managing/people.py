@@ -6,13 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from appliance.cli import options
 from appliance.cli.client import Json
 from appliance.cli.errors import Problem
 from appliance.cli.managing.limits import limit_words
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.text import clock, table
+from appliance.cli.text import clock, listed, table
 
 
 class Role(StrEnum):
@@ -47,7 +46,6 @@ def people(
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="End of the boost: 2026-12-24.")] = None,
     forgive: Annotated[bool, typer.Option("--forgive", help="Set the past usage to zero.")] = False,
-    as_json: options.Json = False,
 ) -> None:
     """Admins: list, create, change and disable accounts."""
     said: dict[str, Any] = {
@@ -73,29 +71,25 @@ def people(
         raise Problem("--create excludes --on, --off and what is said of shares", code="usage")
     client = connect()
     if name is None:
-        return show(list(client.each("people/", page_size=1000)), as_json, lambda them: _list(them))
+        return show(list(client.each("people/", page_size=1000)), lambda them: _list(them))
     if create:
         body = {"username": name, **asked, **({"password": None} if no_password else {})}
-        return show(client.send("POST", "people/", body), as_json, _created)
+        return show(client.send("POST", "people/", body), _created)
     if asked or on is not None:
         client.send("PATCH", ("people", name), asked if on is None else {**asked, "active": on})
     if due:
         client.send("PATCH", ("people", name, "shares"), due)
-    return show(client.fetch_one("people", name), as_json, _one)
+    return show(client.fetch_one("people", name), _one)
 
 
 def _list(found: list[Json]) -> str:
-    rows = [
-        (
-            each["username"],
-            each["role"] if each["active"] else f"{each['role']} (disabled)",
-            ", ".join(each["groups"]) or "-",
-            each["signs_in"],
-            _when(each["last_sign_in"]),
-        )
-        for each in found
-    ]
-    return table(("NAME", "ROLE", "GROUPS", "SIGNS IN", "LAST"), rows)
+    return listed(found, {
+        "NAME": "username",
+        "ROLE": lambda each: each["role"] if each["active"] else f"{each['role']} (disabled)",
+        "GROUPS": lambda each: ", ".join(each["groups"]),
+        "SIGNS IN": "signs_in",
+        "LAST": lambda each: _when(each["last_sign_in"]),
+    })  # fmt: skip
 
 
 def _created(made: Json) -> str:

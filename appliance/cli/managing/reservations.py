@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli import cards, options
+from appliance.cli import cards
 from appliance.cli.client import PAGE, Json
 from appliance.cli.errors import Problem
 from appliance.cli.managing.notices import local
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.text import seconds, size, table
+from appliance.cli.text import listed, seconds, size
 
 
 def reserve(
@@ -32,7 +32,6 @@ def reserve(
         bool, typer.Option("--end-others", help="End containers that cannot be moved; default: begin with less.")
     ] = False,
     note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
-    as_json: options.Json = False,
 ) -> None:
     """Reserve GPU memory. Others may use it until the reservation begins. Containers may stay after its end."""
     if daily is not None and weekly is not None:
@@ -51,20 +50,19 @@ def reserve(
         words = [word for word in gpus.removeprefix("device=").split(",") if word]
         body["gpus"] = [card["uuid"] for card in cards.chosen(client.each("gpus/", page_size=PAGE), words, node)]
     made = client.send("POST", "reservations/", body)
-    show(made, as_json, lambda it: _list([it]))
+    show(made, lambda it: _list([it]))
 
 
 def reservations(
     cancel: Annotated[int | None, typer.Option(metavar="ID", help="Cancel it, or end it if it has begun.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """List reservations that are not over, and cancel them."""
     client = connect()
     if cancel is not None:
         client.send("DELETE", ("reservations", str(cancel)))
-        show({"ended": cancel}, as_json, lambda done: f"{done['ended']}: ended")
+        show({"ended": cancel}, lambda done: f"{done['ended']}: ended")
         return
-    show(list(client.each("reservations/", page_size=PAGE)), as_json, _list)
+    show(list(client.each("reservations/", page_size=PAGE)), _list)
 
 
 def _minutes(text: str) -> int:
@@ -87,21 +85,16 @@ def _zone() -> str:
 def _list(found: list[Json]) -> str:
     if not found:
         return "No reservations."
-    heads = (">ID", "FOR", ">MEMORY", "GPUS", "NEXT", "TO", "REPEAT", "NOTE")
-    rows = [
-        (
-            str(each["id"]),
-            each["user"] or f"group {each['group']}",
-            "all" if each["gpu_memory"] is None else size(each["gpu_memory"]),
-            ", ".join(f"{card['node']}/{card['index']}{_short(card)}" for card in each["gpus"]) or "-",
-            local(each["begins_at"]) if each["begins_at"] else "-",
-            local(each["ends_at"]) if each["ends_at"] else "-",
-            "-" if each["repeat"] == "once" else f"{each['repeat']}, {each['times']} times",
-            each["note"] or "-",
-        )
-        for each in found
-    ]
-    return table(heads, rows)
+    return listed(found, {
+        ">ID": "id",
+        "FOR": lambda each: each["user"] or f"group {each['group']}",
+        ">MEMORY": lambda each: "all" if each["gpu_memory"] is None else size(each["gpu_memory"]),
+        "GPUS": lambda each: ", ".join(f"{card['node']}/{card['index']}{_short(card)}" for card in each["gpus"]),
+        "NEXT": lambda each: local(each["begins_at"]),
+        "TO": lambda each: local(each["ends_at"]),
+        "REPEAT": lambda each: "" if each["repeat"] == "once" else f"{each['repeat']}, {each['times']} times",
+        "NOTE": "note",
+    })  # fmt: skip
 
 
 def _short(card: Json) -> str:

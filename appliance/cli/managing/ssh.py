@@ -7,15 +7,13 @@ from urllib.parse import urlsplit
 
 import typer
 
-from appliance.cli import options
 from appliance.cli.client import Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.text import clock, table
+from appliance.cli.text import Columns, listed, time_of
 
 USUAL = ("id_ed25519.pub", "id_ecdsa.pub", "id_rsa.pub")
-HEADS = (">ID", "NAME", "KIND", "FINGERPRINT", "ADDED", "LAST USED")
 
 
 def keys(
@@ -24,7 +22,6 @@ def keys(
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="With --add: its name; default: the key's comment.")] = "",
     remove: Annotated[int | None, typer.Option(metavar="ID", help="Remove a key.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """List, add and remove your public keys for ssh."""
     if add is not None and remove is not None:
@@ -34,13 +31,17 @@ def keys(
     client = connect()
     if add is not None:
         made = client.send("POST", "ssh-keys/", {"key": _read(add), "name": name})
-        show(made, as_json, lambda it: f"key {it['id']}: {it['fingerprint']} added")
+        show(made, lambda it: f"key {it['id']}: {it['fingerprint']} added")
     elif remove is not None:
         client.send("DELETE", ("ssh-keys", str(remove)))
-        show({"id": remove}, as_json, lambda done: "key {id}: removed".format(**done))
+        show({"id": remove}, lambda done: "key {id}: removed".format(**done))
     else:
         found = list(client.each("ssh-keys/", page_size=1000))
-        show(found, as_json, lambda them: table(HEADS, [_row(each, client.now()) for each in them]))
+        columns: Columns = {
+            ">ID": "id", "NAME": "name", "KIND": "kind", "FINGERPRINT": "fingerprint",
+            "ADDED": time_of("created_at", client.now()), "LAST USED": time_of("last_used_at", client.now()),
+        }  # fmt: skip
+        show(found, lambda them: listed(them, columns))
 
 
 def _read(file: str) -> str:
@@ -58,12 +59,7 @@ def _read(file: str) -> str:
         raise Problem(f"{file} cannot be read ({error})", code="usage") from None
 
 
-def _row(key: Json, now: object) -> tuple[str, ...]:
-    times = (clock(key[each], now) if key[each] else "-" for each in ("created_at", "last_used_at"))  # type: ignore[arg-type]
-    return (str(key["id"]), key["name"], key["kind"], key["fingerprint"], *times)
-
-
-def ssh_config(as_json: options.Json = False) -> None:
+def ssh_config() -> None:
     """Print OpenSSH's settings for your running containers."""
     client = connect()
     answer = client.get("ssh/")
@@ -75,7 +71,7 @@ def ssh_config(as_json: options.Json = False) -> None:
         {"host": f"{each['name']}.gpushare", "hostname": host, "port": answer["port"], "user": each["name"]}
         for each in client.containers(owner=mine)
     ]
-    show({"host_key": answer["host_key"], "hosts": found}, as_json, lambda _: _config(host, answer, found))
+    show({"host_key": answer["host_key"], "hosts": found}, lambda _: _config(host, answer, found))
 
 
 def _config(host: str, answer: Json, found: list[Json]) -> str:

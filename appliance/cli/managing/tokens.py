@@ -1,15 +1,14 @@
 """`gpushare tokens` and `gpushare audit`: one's keys for programs; what people did."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from appliance.cli import options
 from appliance.cli.client import Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import connect
 from appliance.cli.output import show
-from appliance.cli.text import clock, table
+from appliance.cli.text import Columns, listed, time_of
 
 DAY = 86400  # seconds
 SHOWN = 50  # entries of the audit log, if no number is given
@@ -22,7 +21,6 @@ def tokens(
         int | None, typer.Option(metavar="DAYS", min=1, help="With --create: days until it expires.")
     ] = None,
     revoke: Annotated[int | None, typer.Option(metavar="ID", help="End a token.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """List, create and end your tokens."""
     if (read_only or days is not None) and create is None:
@@ -33,21 +31,17 @@ def tokens(
     if create is not None:
         body: Json = {"name": create, "scope": "read" if read_only else "write"}
         body |= {} if days is None else {"expires_in": days * DAY}
-        show(client.send("POST", "tokens/", body), as_json, lambda made: str(made["key"]))
+        show(client.send("POST", "tokens/", body), lambda made: str(made["key"]))
     elif revoke is not None:
         client.send("DELETE", ("tokens", str(revoke)))
-        show({"id": revoke}, as_json, lambda done: "token {id}: ended".format(**done))
+        show({"id": revoke}, lambda done: "token {id}: ended".format(**done))
     else:
         found = list(client.each("tokens/", page_size=1000))
-        show(found, as_json, lambda them: table(HEADS, [_row(each, client.now()) for each in them]))
-
-
-HEADS = (">ID", "NAME", "SCOPE", "CREATED", "LAST USED", "ENDS")
-
-
-def _row(token: Json, now: Any) -> tuple[str, ...]:
-    times = (clock(token[each], now) if token[each] else "-" for each in ("created_at", "last_used_at", "expires_at"))
-    return (str(token["id"]), token["name"], token["scope"], *times)
+        columns: Columns = {
+            ">ID": "id", "NAME": "name", "SCOPE": "scope", "CREATED": time_of("created_at", client.now()),
+            "LAST USED": time_of("last_used_at", client.now()), "ENDS": time_of("expires_at", client.now()),
+        }  # fmt: skip
+        show(found, lambda them: listed(them, columns))
 
 
 def audit(
@@ -57,21 +51,17 @@ def audit(
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Only entries about this target.")] = None,
     last: Annotated[int, typer.Option("-n", "--last", metavar="N", min=1, max=1000, help="Number of entries.")] = SHOWN,
-    as_json: options.Json = False,
 ) -> None:
     """Admins: print the audit log, newest first."""
     client = connect()
     given = {"actor": actor, "action": action, "name": name}
     asked = {key: value for key, value in given.items() if value is not None}
     found = client.get("audit/", page_size=last, **asked)["results"]
-    show(
-        found,
-        as_json,
-        lambda them: table(("WHEN", "WHO", "FROM", "WHAT", "TO"), [_entry(it, client.now()) for it in them]),
-    )
+    when = time_of("at", client.now())
+    columns: Columns = {"WHEN": when, "WHO": "actor", "FROM": "address", "WHAT": "action", "TO": _target}
+    show(found, lambda them: listed(them, columns))
 
 
-def _entry(entry: Json, now: Any) -> tuple[str, ...]:
+def _target(entry: Json) -> str:
     detail = entry["detail"] if isinstance(entry["detail"], dict) else {}
-    target = str(detail.get("name") or entry["subject"] or "-")
-    return (clock(entry["at"], now), entry["actor"] or "-", entry["address"] or "-", entry["action"], target)
+    return str(detail.get("name") or entry["subject"])

@@ -27,7 +27,6 @@ def open_(
     ] = 0,
     path: Annotated[str, typer.Option(metavar="PATH", help="Path to open, such as /lab?token=….")] = "/",
     browser: Annotated[bool, typer.Option(help="Open the browser, or only print the address.")] = True,
-    as_json: options.Json = False,
 ) -> None:
     """Open an application in a container in your browser. Ctrl-C ends it."""
     import asyncio  # the help of all commands does not wait for these
@@ -42,7 +41,7 @@ def open_(
         port, path = int(known or 0), page if path == "/" else path
 
     def tell(address: str) -> None:
-        show({"url": address}, as_json, lambda it: it["url"])
+        show({"url": address}, lambda it: it["url"])
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(

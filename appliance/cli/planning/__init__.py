@@ -4,16 +4,14 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli import options
 from appliance.cli.client import PAGE, UUID, Client, Json
 from appliance.cli.errors import Problem
 from appliance.cli.options import Note, connect
 from appliance.cli.output import show, show_each
-from appliance.cli.text import seconds, size, table
+from appliance.cli.text import listed, seconds, size
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names or ids of planned launches and sweeps.")]
 FIELDS = ("queue", "after", "begin_at", "hold", "sweep", "at_once", "retries", "retry_pause")  # of a launch, REST's
-HEADS = (">#", "NAME", "OWNER", "NEEDS", "RUNS", "STATE", "WAITS FOR")
 
 
 def said(planned: Json) -> str:
@@ -22,36 +20,37 @@ def said(planned: Json) -> str:
     return f"{planned['name']}: planned. {runs}{planned['waits_for']}"
 
 
-def list_planned(client: Client, as_json: bool) -> None:
-    show(list(client.each("planned/", page_size=PAGE)), as_json, _table)
+def list_planned(client: Client) -> None:
+    show(list(client.each("planned/", page_size=PAGE)), _table)
 
 
 def _table(found: list[Json]) -> str:
     if not found:
         return "No launch is planned."
-    return table(HEADS, [_row(each) for each in found])
+    return listed(found, {
+        ">#": "place",
+        "NAME": "name",
+        "OWNER": "owner",
+        "NEEDS": lambda each: f"{each['gpu_count']} × " * (each["gpu_count"] > 1) + size(each["quota"]),
+        "RUNS": lambda each: f"{each['ok'] + each['failed']}/{each['count']}" if each["sweep"] else "",
+        "STATE": "state",
+        "WAITS FOR": "waits_for",
+    })  # fmt: skip
 
 
-def _row(each: Json) -> tuple[str, ...]:
-    cards = f"{each['gpu_count']} × " if each["gpu_count"] > 1 else ""
-    runs = f"{each['ok'] + each['failed']}/{each['count']}" if each["sweep"] else "-"
-    place = "-" if each["place"] is None else str(each["place"])
-    return (place, each["name"], each["owner"], cards + size(each["quota"]), runs, each["state"], each["waits_for"])
-
-
-def hold(names: Names, why: Note = "", as_json: options.Json = False) -> None:
+def hold(names: Names, why: Note = "") -> None:
     """Hold planned launches back. Runs that have started continue."""
-    _act(names, "hold", as_json, note=why)
+    _act(names, "hold", note=why)
 
 
-def release(names: Names, why: Note = "", as_json: options.Json = False) -> None:
+def release(names: Names, why: Note = "") -> None:
     """Release planned launches that are held."""
-    _act(names, "release", as_json, note=why)
+    _act(names, "release", note=why)
 
 
-def cancel(names: Names, why: Note = "", as_json: options.Json = False) -> None:
+def cancel(names: Names, why: Note = "") -> None:
     """Cancel planned launches. Runs that have started continue; kill them to end them."""
-    _act(names, "cancel", as_json, note=why)
+    _act(names, "cancel", note=why)
 
 
 def edit(
@@ -64,7 +63,6 @@ def edit(
     begin_at: Annotated[str | None, typer.Option(metavar="TIME|none", help="Not before this time.")] = None,
     retries: Annotated[int | None, typer.Option(help="Further attempts of a run that fails.")] = None,
     retry_pause: Annotated[str | None, typer.Option(metavar="DURATION", help="Pause before each.")] = None,
-    as_json: options.Json = False,
 ) -> None:
     """Change planned launches, also while a sweep runs."""
     fields: Json = {"at_once": at_once, "priority": priority, "retries": retries}
@@ -77,18 +75,18 @@ def edit(
         given["retry_pause"] = seconds(retry_pause)
     if not given:
         raise Problem("nothing to change", code="usage", hint="give --at-once N, --priority N, --after NAME, …")
-    _act(names, "", as_json, **given)
+    _act(names, "", **given)
 
 
-def again(names: Names, as_json: options.Json = False) -> None:
+def again(names: Names) -> None:
     """Plan ended launches again, with those that depended on them."""
     client = connect()
     for name in names:
         for made in client.send("POST", ("planned", _find(client, name, ended=True)["id"], "again")):
-            show(made, as_json, said)
+            show(made, said)
 
 
-def _act(names: list[str], what: str, as_json: bool, **body: object) -> None:
+def _act(names: list[str], what: str, **body: object) -> None:
     client = connect()
 
     def act(name: str) -> Json:
@@ -96,7 +94,7 @@ def _act(names: list[str], what: str, as_json: bool, **body: object) -> None:
         done: Json = client.send("POST" if what else "PATCH", path, dict(body))
         return done
 
-    show_each(names, act, as_json, lambda it: f"{it['name']}: {it['state']}. {it['waits_for']}".rstrip())
+    show_each(names, act, lambda it: f"{it['name']}: {it['state']}. {it['waits_for']}".rstrip())
 
 
 def _find(client: Client, word: str, *, ended: bool = False) -> Json:

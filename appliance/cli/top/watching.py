@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from datetime import datetime
 
+from appliance.cli import output
 from appliance.cli.client import Client
-from appliance.cli.output import show
 from appliance.cli.rows import QUEUE_HEADS, container_rows, queue_row
 from appliance.cli.text import table
 from appliance.cli.top.drawing import ansi, bars_of, counts
@@ -18,20 +18,20 @@ from appliance.cli.top.model import Seen
 WIDE = 160  # cells, where there is no terminal to ask
 
 
-def watch(client: Client, *, once: bool, interval: float, as_json: bool) -> None:
+def watch(client: Client, *, once: bool, interval: float) -> None:
     """Until somebody leaves it. Raises Problem."""
     live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     with suppress(KeyboardInterrupt):
-        if live and not once and not as_json:
+        if live and not once and not output.as_json:
             Live(client, interval).run()
             return
         while True:
             seen = look(client)
-            if as_json:
-                show(seen, True, str)
+            if output.as_json:
+                output.show_json(seen)
             else:
                 print(_summary(seen, client.now()), flush=True)
-            if once or not as_json:
+            if once or not output.as_json:
                 return
             time.sleep(interval)
 
