@@ -1,11 +1,33 @@
 """One GPU's part of a lease page, through lease.c. All sizes are bytes."""
 
+from collections.abc import Callable
 from typing import Any
 
 from shim.binding.native import ffi as _ffi
 from shim.binding.native import lib as _lib
 
 _WORD = 2**64 - 1  # a program may have written anything where the scheduler adds: it goes round, as in C
+
+
+class _Word:
+    """A property: a word of the slot, through lease.c."""
+
+    def __init__(self, read: Callable[[Any], int]) -> None:
+        self._read = read
+
+    def __get__(self, slot: "Slot", owner: type) -> int:
+        return int(self._read(slot._raw))
+
+
+class _Ours(_Word):
+    """The same of one that the scheduler writes."""
+
+    def __init__(self, read: Callable[[Any], int], write: Callable[[Any, int], None]) -> None:
+        super().__init__(read)
+        self._write = write
+
+    def __set__(self, slot: "Slot", value: int) -> None:
+        self._write(slot._raw, value)
 
 
 class Slot:
@@ -38,23 +60,14 @@ class Slot:
         headroom = int(_lib.lease_look(self._raw, leased))
         return None if headroom == _WORD else headroom
 
-    @property
-    def headroom(self) -> int:
-        return int(_lib.lease_headroom(self._raw))
-
-    @property
-    def granted(self) -> int:
-        """The sum of what was granted by message."""
-        return int(_lib.slot_granted(self._raw))
+    headroom = _Word(_lib.lease_headroom)
+    granted = _Word(_lib.slot_granted)  # the sum of what was granted by message
+    measured = _Word(_lib.slot_measured)
 
     @property
     def unheard(self) -> int:
         """What was granted by message and the process has not heard of."""
         return max(0, self.granted - int(_lib.slot_accepted(self._raw)))
-
-    @property
-    def measured(self) -> int:
-        return int(_lib.slot_measured(self._raw))
 
     def grant(self, size: int) -> None:
         """Raises the lease by `size` that a message gives to a waiting call; negative: takes that grant back."""
@@ -82,33 +95,12 @@ class Slot:
 
     # ---- display ----
 
-    @property
-    def quota(self) -> int:
-        return int(_lib.slot_quota(self._raw))
-
-    @quota.setter
-    def quota(self, value: int) -> None:
-        _lib.set_quota(self._raw, value)
-
-    @property
-    def elsewhere(self) -> int:
-        return int(_lib.slot_elsewhere(self._raw))
-
-    @elsewhere.setter
-    def elsewhere(self, value: int) -> None:
-        _lib.set_elsewhere(self._raw, value)
-
-    @property
-    def context(self) -> int:
-        return int(_lib.slot_context(self._raw))
-
-    @context.setter
-    def context(self, value: int) -> None:
-        _lib.set_context(self._raw, value)
-
-    @property
-    def overhead(self) -> int:
-        return int(_lib.slot_overhead(self._raw))
+    quota = _Ours(_lib.slot_quota, _lib.set_quota)
+    elsewhere = _Ours(_lib.slot_elsewhere, _lib.set_elsewhere)
+    context = _Ours(_lib.slot_context, _lib.set_context)
+    overhead = _Word(_lib.slot_overhead)
+    used = _Word(_lib.lease_used)
+    claim = _Word(_lib.lease_claim)
 
     def take_peak(self) -> int:
         """The most used that frees have noted since the last look; 0 if none has."""
@@ -121,14 +113,6 @@ class Slot:
     @pressure.setter
     def pressure(self, on: bool) -> None:
         _lib.set_pressure(self._raw, int(on))
-
-    @property
-    def used(self) -> int:
-        return int(_lib.lease_used(self._raw))
-
-    @property
-    def claim(self) -> int:
-        return int(_lib.lease_claim(self._raw))
 
     @property
     def waiting(self) -> float:
