@@ -41,28 +41,19 @@ EXPORT nvmlReturn_t nvmlShutdown(void) {
 }
 
 EXPORT const char *nvmlErrorString(nvmlReturn_t error) {
-    switch (error) {
-        case NVML_SUCCESS:
-            return "The operation was successful";
-        case NVML_ERROR_UNINITIALIZED:
-            return "Uninitialized";
-        case NVML_ERROR_INVALID_ARGUMENT:
-            return "Invalid Argument";
-        case NVML_ERROR_NOT_SUPPORTED:
-            return "Not Supported";
-        case NVML_ERROR_NOT_FOUND:
-            return "Not Found";
-        case NVML_ERROR_INSUFFICIENT_SIZE:
-            return "Insufficient Size";
-        case NVML_ERROR_DRIVER_NOT_LOADED:
-            return "Driver Not Loaded";
-        case NVML_ERROR_TIMEOUT:
-            return "Timeout";
-        case NVML_ERROR_GPU_IS_LOST:
-            return "GPU is lost";
-        default:
-            return "Unknown Error";
-    }
+    static const char *const texts[] = {
+        [NVML_SUCCESS] = "The operation was successful",
+        [NVML_ERROR_UNINITIALIZED] = "Uninitialized",
+        [NVML_ERROR_INVALID_ARGUMENT] = "Invalid Argument",
+        [NVML_ERROR_NOT_SUPPORTED] = "Not Supported",
+        [NVML_ERROR_NOT_FOUND] = "Not Found",
+        [NVML_ERROR_INSUFFICIENT_SIZE] = "Insufficient Size",
+        [NVML_ERROR_DRIVER_NOT_LOADED] = "Driver Not Loaded",
+        [NVML_ERROR_TIMEOUT] = "Timeout",
+        [NVML_ERROR_GPU_IS_LOST] = "GPU is lost",
+    };
+    bool known = error >= 0 && (size_t)error < sizeof texts / sizeof *texts && texts[error] != NULL;
+    return known ? texts[error] : "Unknown Error";
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {

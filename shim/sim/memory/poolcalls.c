@@ -86,30 +86,18 @@ EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *va
 }
 
 static CUresult get(const struct pool *pool, int attribute, void *value) {
-    switch (attribute) {
-        case REUSE_FOLLOW_EVENTS:
-        case REUSE_FOLLOW_EVENTS + 1:
-        case REUSE_INTERNAL:
-            *(int *)value = pool->reuse[attribute];
-            return CUDA_SUCCESS;
-        case RELEASE_THRESHOLD:
-            *(uint64_t *)value = pool->threshold;
-            return CUDA_SUCCESS;
-        case RESERVED_CURRENT:
-            *(uint64_t *)value = pool->reserved;
-            return CUDA_SUCCESS;
-        case RESERVED_HIGH:
-            *(uint64_t *)value = pool->reserved_high;
-            return CUDA_SUCCESS;
-        case USED_CURRENT:
-            *(uint64_t *)value = pool->used;
-            return CUDA_SUCCESS;
-        case USED_HIGH:
-            *(uint64_t *)value = pool->used_high;
-            return CUDA_SUCCESS;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t *const figures[] = {
+        [RELEASE_THRESHOLD] = &pool->threshold, [RESERVED_CURRENT] = &pool->reserved,
+        [RESERVED_HIGH] = &pool->reserved_high, [USED_CURRENT] = &pool->used,
+        [USED_HIGH] = &pool->used_high,
+    };
+    if (attribute >= REUSE_FOLLOW_EVENTS && attribute <= REUSE_INTERNAL) {
+        *(int *)value = pool->reuse[attribute];
+        return CUDA_SUCCESS;
     }
+    if (attribute < RELEASE_THRESHOLD || attribute > USED_HIGH) return CUDA_ERROR_INVALID_VALUE;
+    *(uint64_t *)value = *figures[attribute];
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value) {
