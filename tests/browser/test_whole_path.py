@@ -1,13 +1,13 @@
 """The newcomer's path, by clicks, on a whole appliance: real scheduler, real processes, a simulated card.
 
-Launch two containers whose quotas together pass the card, watch the second be suspended and resume, pause, change,
-reorder, kill. The screenshots of docs/guide.md and of the README are made here.
+Launch two containers whose quotas together pass the card, watch the second be suspended and resume, pause, kill. What
+each page does by itself is tested with rows alone, in the files beside this one. The screenshots of docs/guide.md and
+of the README are made here.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -76,10 +76,6 @@ def overview(page: Page) -> None:
     expect(page.locator(".card .chart canvas")).to_be_visible(timeout=SOON)
 
 
-def test_an_empty_appliance_offers_the_first_launch(page: Page) -> None:
-    expect(page.get_by_role("link", name="Launch the first one")).to_be_visible()
-
-
 def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
     page: Page, appliance: Appliance, shot: Callable[..., Path]
 ) -> None:
@@ -133,63 +129,6 @@ def test_a_newcomer_launches_watches_pauses_and_ends_a_container(
     in_state(page, "second", "running")
     expect(page.locator("#no-queue")).to_be_visible()
     shot(page, "guide-5-resumed", whole=False)
-
-
-def test_the_queue_is_reordered_by_keys_after_a_preview(page: Page, appliance: Appliance, shot: Any) -> None:
-    appliance.launch(WORKLOAD, "--hold", "600", "--check", "1MiB", name="holder", gpu_memory="5GiB")
-    for name in ("early", "middle", "late"):
-        appliance.launch(WORKLOAD, "--hold", "600", "--check", "1MiB", "--chunks", "1", name=name, gpu_memory="2GiB")
-    page.get_by_role("link", name="Queue", exact=True).click()
-    names = page.locator("#queue .name")
-    expect(names).to_have_count(3, timeout=SOON)
-    page.locator("#queue li", has_text="late").focus()
-    page.keyboard.press("Alt+ArrowUp")
-    page.keyboard.press("Alt+ArrowUp")
-    expect(page.locator("#order-preview")).to_contain_text("late: from 3 to 1")
-    shot(page, "queue-preview", whole=False)
-    page.get_by_role("button", name="Apply this order").click()
-    expect(page.locator(".toast.good")).to_contain_text("reordered")
-    expect(names.first).to_have_text("late", timeout=SOON)
-    assert appliance.api("GET", "queue/")["results"][0]["name"] == "late"
-    page.locator(".toast").get_by_role("button", name="Undo").click()
-    expect(names.first).to_have_text("early", timeout=SOON)
-
-
-def test_a_quota_is_changed_in_place_and_can_be_changed_back(page: Page, appliance: Appliance) -> None:
-    made = appliance.launch(
-        WORKLOAD, "--bytes", "1GiB", "--hold", "600", "--check", "1MiB", name="grown", gpu_memory="2GiB"
-    )
-    page.goto(f"/containers/{made['id']}/")
-    page.get_by_label("Quota", exact=True).fill("3GiB")
-    page.get_by_role("button", name="Change").click()
-    expect(page.locator('[data-field="quota"]')).to_have_text("3 GiB", timeout=SOON)
-    page.locator(".toast").get_by_role("button", name="Undo").click()
-    expect(page.locator('[data-field="quota"]')).to_have_text("2 GiB", timeout=SOON)
-    page.get_by_label("Quota", exact=True).fill("99GiB")
-    page.get_by_role("button", name="Change").click()
-    expect(page.locator(".toast.bad")).to_contain_text("more than it can ever give")
-
-
-def test_the_policy_is_set_and_an_unknown_image_is_refused_beside_its_field(page: Page) -> None:
-    page.get_by_role("link", name="Queue", exact=True).click()
-    page.wait_for_url("**/queue/**")
-    page.get_by_label("fifo").check()
-    page.get_by_role("button", name="Set the policy").click()
-    expect(page.locator(".toast.good")).to_contain_text("fifo")
-    page.goto("/launch/")
-    page.locator("#f-image").fill("no-such-image")
-    page.get_by_role("button", name="Launch", exact=True).click()
-    expect(page.locator("#h-image")).to_have_attribute("role", "alert", timeout=SOON)
-
-
-def test_output_is_followed_as_it_comes(page: Page, appliance: Appliance) -> None:
-    made = appliance.launch(
-        "sh", "-c", "for n in 1 2 3; do echo line $n; sleep 0.3; done; echo '<b>bold</b>'", name="talker"
-    )
-    page.goto(f"/containers/{made['id']}/")
-    expect(page.locator("#log")).to_contain_text("line 3\n<b>bold</b>", timeout=SOON)
-    expect(page.locator("#log b")).to_have_count(0)
-    expect(page.locator("#container")).to_have_attribute("data-state", "exited", timeout=SOON)
 
 
 def test_the_server_goes_away_and_comes_back_and_no_program_ends(page: Page, appliance: Appliance) -> None:
