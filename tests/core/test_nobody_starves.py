@@ -3,71 +3,30 @@ all who held memory on its GPUs at that moment have ended or given it back, what
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
 from scheduler.core.events import ContainerAdded, ContainerEnded, GpuSeen, SessionOpened, Ticked
 from scheduler.core.people import heads
 from scheduler.core.state import Request
+from tests.core.programs import CAPACITY, GPUS, Programs
 from tests.support.world import Process, World
 
 pytestmark = pytest.mark.timeout(1800)  # many steps, on a machine that may be busy
 
-GPUS = ("g0", "g1")
-CAPACITY = 12
 
-
-class Host(RuleBasedStateMachine):
-    """Containers with one process each come, ask, free and end; time passes in leaps in which calls become due."""
+class Host(Programs):
+    """They free memory as well, and time passes in leaps in which calls become due."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World("fair")
-        self.now = 0.0
-        self.serial = 0
         self.first: tuple[Request, set[str]] | None = None  # the first of those due, and who held memory ever since
-        for gpu in GPUS:
-            self.world.do(GpuSeen(0.0, gpu, CAPACITY))
-
-    @rule(
-        gpus=st.sampled_from((GPUS[:1], GPUS[:1], GPUS)),
-        quotas=st.tuples(st.integers(1, CAPACITY), st.integers(1, CAPACITY)),
-        priority=st.sampled_from((0, 0, -50, 50)),
-        asked=st.sampled_from((1.0, 1.0, 0.5)),
-    )
-    def launch(self, gpus, quotas, priority, asked):
-        self.serial += 1
-        name, quota = str(self.serial), dict(zip(gpus, quotas, strict=False))
-        self.world.do(ContainerAdded(self.now, name, quota, owner=f"u{self.serial % 2}", priority=priority))
-        self.world.do(SessionOpened(self.now, self.serial, name))
-        self.world.processes[self.serial] = Process(name)
-        self.ask(self.serial, gpus[0], asked)
-
-    def ask(self, session, gpu, part):
-        process = self.world.processes[session]
-        left = self.world.state.containers[process.container].quota[gpu] - process.used[gpu]
-        if left > 0 and not process.calls:
-            self.serial += 1
-            self.world.need(session, self.serial, gpu, max(1, round(left * part)), self.now)
-
-    @precondition(lambda self: self.world.processes)
-    @rule(data=st.data(), part=st.floats(0.01, 1))
-    def ask_for_more(self, data, part):
-        session = data.draw(st.sampled_from(sorted(self.world.processes)))
-        container = self.world.state.containers[self.world.processes[session].container]
-        self.ask(session, data.draw(st.sampled_from(sorted(container.quota))), part)
 
     @precondition(lambda self: self.world.processes)
     @rule(data=st.data(), part=st.floats(0, 1))
     def free(self, data, part):
-        session = data.draw(st.sampled_from(sorted(self.world.processes)))
+        session = self.session(data)
         for gpu, used in list(self.world.processes[session].used.items()):
             self.world.free(session, gpu, round(used * part))
-
-    @precondition(lambda self: self.world.processes)
-    @rule(data=st.data())
-    def end(self, data):
-        session = data.draw(st.sampled_from(sorted(self.world.processes)))
-        self.world.do(ContainerEnded(self.now, self.world.processes.pop(session).container))
 
     @rule(seconds=st.sampled_from((1.0, heads.PATIENCE / 2, heads.PATIENCE)))
     def time_passes(self, seconds):
