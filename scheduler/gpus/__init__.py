@@ -92,7 +92,8 @@ class Reading:
     power: float | None = None
     ecc_errors: int | None = None  # uncorrected, since the driver was loaded
     xid: int | None = None  # a critical error since the last look
-    remap_failed: bool = False  # a row of its memory could not be remapped (nvmlDeviceGetRemappedRows)
+    remap_pending: bool = False  # a row of its memory is to be remapped, at the next reset (nvmlDeviceGetRemappedRows)
+    remap_failed: bool = False  # that was not possible
 
     def computed(self, pids: Iterable[int]) -> float | None:
         """Per cent of the time since the last look that these computed; None where NVML does not tell them apart.
@@ -228,6 +229,7 @@ class Gpus:
         readings, lost, xids = {}, set(), self._xids.take()
         for uuid, handle in self._handles.items():
             try:
+                rows = _if_known(pynvml.nvmlDeviceGetRemappedRows, handle) or [0] * 4
                 readings[uuid] = Reading(
                     used=_memory(handle).used,
                     processes=self._processes(uuid),
@@ -237,7 +239,8 @@ class Gpus:
                     power=_if_known(lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000, handle),
                     ecc_errors=_if_known(_uncorrected, handle),
                     xid=xids.get(uuid),
-                    remap_failed=bool(_if_known(lambda h: pynvml.nvmlDeviceGetRemappedRows(h)[3], handle)),
+                    remap_pending=bool(rows[2]),
+                    remap_failed=bool(rows[3]),
                 )
             except pynvml.NVMLError as error:
                 log.warning("GPU %s: %s", uuid, error)

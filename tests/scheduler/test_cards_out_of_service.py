@@ -58,6 +58,7 @@ async def test_nothing_new_comes_to_it_and_what_is_there_goes_on(two: InProcess)
         *(({"xid": xid}, f"XID {xid}") for xid in faults.XIDS),
         ({"ecc_errors": faults.MOST_ECC + 1}, "more than 10 uncorrected"),
         ({"remap_failed": True}, "could not be remapped"),
+        ({"remap_pending": True}, "XID 63"),
         ({"temperature": 95}, "switches off"),
         (None, "fallen off the bus"),
     ],

@@ -67,4 +67,6 @@ def found(card: Card, reading: Reading | None) -> str:
         return str(TOO_HOT)
     if (reading.ecc_errors or 0) > MOST_ECC:
         return str(MANY_ERRORS).format(most=MOST_ECC)
+    if reading.remap_pending:  # lasts until the reset, also where nobody listened for its XID
+        return str(XIDS[63])
     return ""
