@@ -143,9 +143,8 @@ def _link(path: Path) -> Finding:
     """What a scheduler that lives has noted of its link to the web side of another host."""
     since, why = json.loads(path.read_bytes()) if path.exists() else ("its start", "it is still dialling")
     if not why:
-        return fine("link", f"linked to the web side at {settings.GPUSHARE_WEB} since {since}")
+        return fine(f"linked to the web side at {settings.GPUSHARE_WEB} since {since}")
     return wrong(
-        "link",
         f"Not linked to the web side at {settings.GPUSHARE_WEB} since {since}. The last reason: {why}.",
         "The web side shows no output, terminals or ports of containers here.",
         f"`curl {settings.GPUSHARE_WEB}/healthz` must answer here: see GPUSHARE_WEB and HTTPS_PROXY. Where it does, "
