@@ -172,7 +172,7 @@ async def test_the_doctor_of_a_node_says_since_when_it_is_linked_or_why_it_is_no
         await says("UTC. The last reason: [Errno 111]")
         keeping.cancel()
     async with dialled(far.link._serve):
-        await says(f"ok   scheduler: linked to the web side at {settings.GPUSHARE_WEB} since 20")
+        await says(f"linked to the web side at {settings.GPUSHARE_WEB} since 20")
 
 
 async def test_a_slow_reader_holds_up_its_own_stream_alone_and_little_of_it_is_kept(node, far):
