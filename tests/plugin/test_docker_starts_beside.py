@@ -1,5 +1,6 @@
 """Docker and the scheduler start at the same time: Docker asks for each volume that its containers have, and answers
-nobody until it knows; the scheduler waits for Docker. So it answers what it can before it has found Docker."""
+nobody until it knows; the scheduler waits for Docker. So it answers what it can before it has found Docker. At last:
+Docker starts first, and finds no plugin."""
 
 import asyncio
 import contextlib
@@ -37,6 +38,10 @@ async def both_are_dead(lab: Lab, dockerd: Dockerd) -> AsyncIterator[None]:
         await asyncio.wait_for(lab.up.started.wait(), 60)
 
 
+def holds(lab: Lab) -> bool:
+    return any(each.used(gpu) >= GIB for each in lab.up.broker.live_containers.values() for gpu in each.quota)
+
+
 async def test_docker_waits_for_no_volume_of_the_containers_that_it_keeps(lab: Lab, dockerd: Dockerd) -> None:
     """A quarter of a minute for each of them would be more than this Docker is waited for."""
     for number in range(KEPT):
@@ -59,10 +64,7 @@ async def test_what_docker_is_to_restart_begins_once_the_scheduler_has(lab: Lab,
         await eventually(lab.socket.exists)
         await asyncio.to_thread(dockerd.start)
 
-    def holds() -> bool:
-        return any(each.used(gpu) >= GIB for each in lab.up.broker.live_containers.values() for gpu in each.quota)
-
-    await eventually(holds, within=60.0)
+    await eventually(lambda: holds(lab), within=60.0)
     again = await lab.running("always")
     assert again.pk != made.pk
     assert (again.image, (await lab.claim(again)).quota) == (IMAGE, 2 * GIB)
@@ -93,3 +95,28 @@ async def test_without_docker_it_answers_from_the_database_and_puts_off_a_mount(
     assert (await lab.call("VolumeDriver.Remove", Name="new"))["Err"] == ""
     await lab.until(made, "failed")  # it died with Docker
     await lab.nothing_is_held()
+
+
+async def state_of(lab: Lab, name: str) -> str:
+    return (await lab.docker("inspect", "-f", "{{.State.Status}}", name)).strip().split("\n")[-1]
+
+
+async def test_what_docker_is_to_restart_begins_once_the_scheduler_is_there(lab: Lab, dockerd: Dockerd) -> None:
+    """A boot: Docker looks for the plugin for 15 s, twice a volume, and gives up; its own start takes that long."""
+    made = await lab.begin("always", *HOLD, more=("--restart=always",), gpu_memory="2GiB")
+    await lab.says(made, "holding")
+    await lab.begin("once", *HOLD, gpu_memory="1200MiB")
+    ended = await lab.begin("stopped", "sleep", "600", more=("--restart=unless-stopped",), gpu_memory="100MiB")
+    await lab.docker("stop", "-t", "0", "stopped")
+    await eventually(lambda: ended.pk.hex not in {each.replace("-", "") for each in lab.up.broker.live_containers})
+    await lab.stop()
+    await asyncio.to_thread(dockerd.kill)
+    lab.socket.unlink(missing_ok=True)  # it is in a folder that a boot empties
+    await asyncio.to_thread(dockerd.start)
+    assert await state_of(lab, "always") == "exited"
+    await lab.start()
+    again = await lab.running("always")
+    assert again.pk != made.pk
+    assert (again.image, (await lab.claim(again)).quota) == (IMAGE, 2 * GIB)
+    await eventually(lambda: holds(lab))
+    assert [await state_of(lab, name) for name in ("always", "once", "stopped")] == ["running", "exited", "exited"]
