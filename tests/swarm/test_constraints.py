@@ -8,10 +8,12 @@ import pytest
 
 from tests.support.appliance import Appliance, until
 from tests.support.swarm_lab import Lab, Member, why_no_lab
+from tests.swarm import test_launches
 from tests.swarm.appliance import in_a_swarm, knows_the_plugin
 from tests.swarm.test_launches import FOREVER, launch, refusal, services, shown, until_it_is
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
+appliance, swarm = test_launches.appliance, test_launches.swarm
 
 
 def label(swarm: Lab, member: Member, **labels: str) -> None:
@@ -38,7 +40,7 @@ def asked_of(swarm: Lab, id_: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Appliance, Lab]]:
+def of_one() -> Iterator[tuple[Appliance, Lab]]:
     """The second node is larger, and has no scheduler: what comes there waits for its plugin."""
     if why_not := why_no_lab():
         pytest.skip(why_not)
@@ -47,19 +49,6 @@ def both() -> Iterator[tuple[Appliance, Lab]]:
         label(swarm, swarm.members[0], disk="ssd")
         label(swarm, swarm.members[1], disk="tape")
         yield appliance, swarm
-
-
-@pytest.fixture
-def appliance(both: tuple[Appliance, Lab]) -> Iterator[Appliance]:
-    appliance, swarm = both
-    yield appliance
-    appliance.end_all()
-    until(lambda: not services(swarm))
-
-
-@pytest.fixture
-def swarm(both: tuple[Appliance, Lab]) -> Lab:
-    return both[1]
 
 
 def test_a_swarm_honours_constraints_by_the_labels_that_its_nodes_have(appliance: Appliance, swarm: Lab) -> None:

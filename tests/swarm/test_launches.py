@@ -23,11 +23,10 @@ FOREVER = (*SHELL, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done"
 
 @pytest.fixture
 def appliance(of_one: tuple[Appliance, Lab]) -> Iterator[Appliance]:
-    """With nothing left behind."""
+    """With nothing left behind, and nothing begun again."""
     appliance, swarm = of_one
     yield appliance
-    appliance.end_all()
-    until(lambda: not services(swarm))
+    until(lambda: not (appliance.end_all() or services(swarm)))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A launch that a Swarm begins again: a real engine, a real Swarm of one node, its scheduler with the volume plugin."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,15 +10,7 @@ from tests.swarm import test_launches
 from tests.swarm.test_launches import FOREVER, MIB, SHELL, launch, refusal, services, shown, until_it_is
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
-swarm = test_launches.swarm
-
-
-@pytest.fixture
-def appliance(of_one: tuple[Appliance, Lab]) -> Iterator[Appliance]:
-    """With nothing left behind."""
-    appliance, swarm = of_one
-    yield appliance
-    until(lambda: not (appliance.end_all() or services(swarm)), 60)
+appliance, swarm = test_launches.appliance, test_launches.swarm
 
 
 def runs_of(appliance: Appliance, id_: str) -> list[dict[str, Any]]:
