@@ -63,14 +63,6 @@ def test_my_containers_are_live_and_mine_alone(site, open_as):
     expect(table).not_to_contain_text("notebook")
 
 
-def test_on_a_phone_the_name_leads_here(site, open_as):
-    rows.node()
-    page = open_as("ann.with-a-long-name@physics.example", "/", size="phone", role="user")
-    page.locator(".who").click()
-    expect(page).to_have_url(re.compile("/me/$"))
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-
-
 def test_who_has_no_container_is_led_to_the_form_and_not_to_a_filter(site, open_as):
     rows.node()
     page = open_as("ann", "/me/", role="user")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.card import CONTEXT, MIB, Card, read_until
+from tests.support.card import MIB, Card, read_until
 
 
 def test_every_byte_is_right(card: Card) -> None:
@@ -92,9 +92,3 @@ def test_without_a_card_it_says_so(card: Card) -> None:
     result = card.run(GPUSHARE_SIM="/nonexistent")
     assert result.returncode == 1
     assert "CUDA_ERROR_NO_DEVICE" in result.stdout
-
-
-def test_its_context_takes_66_mib(card: Card) -> None:
-    process = card.start("--bytes", "2m", "--chunks", "1", "--hold", "60")
-    read_until(process, "holding")
-    assert card.used() == CONTEXT + 2 * MIB
