@@ -91,13 +91,15 @@ def entry(action: str, subject: str) -> str:
     )
 
 
-def usage(card: str) -> str:
+def usage(card: str, person: str = "admin") -> str:
     """A row of what somebody has had, in SQL."""
     return (
-        f"INSERT INTO web_usage (gpu_id, person, had, due, at, forgiven, ratio) SELECT {card}, 'ada', 1, 1, now(), 0, 1"
+        "INSERT INTO web_usage (gpu_id, person, had, due, at, forgiven, ratio) "
+        f"SELECT {card}, '{person}', 1, 1, now(), 0, 1"
     )
 
 
+OWN_CARD = "(SELECT g.id FROM web_gpu g, web_node n WHERE n.id = g.node_id AND n.name = 'gpu2' LIMIT 1)"
 REFUSED = {
     "other people's passwords": "SELECT password FROM auth_user",
     "their addresses": "SELECT email FROM auth_user",
@@ -163,6 +165,9 @@ REFUSED = {
     "a sample of another's": "INSERT INTO web_usagesample (at, span, gpu_id, used, peak, granted, suspended) "
                              "VALUES (now(), 1, 999, 1, 1, 1, 0)",
     "usage of another's card": usage("999"),
+    "usage of a name without an account": usage(OWN_CARD, "x"),
+    "an hour of a name without an account": "INSERT INTO web_usagehour (gpu_id, person, hour, had, due) "
+                                            f"SELECT {OWN_CARD}, 'x', 1, 1, 1",
     "shares": "INSERT INTO web_personshares (user_id, shares, boost, forgiven) SELECT 1, 9, 1, 0",
     "a group's shares": "UPDATE web_groupshares SET shares = 9",
     "a container of its own given away": "UPDATE web_container SET node_id = (SELECT id FROM web_node WHERE "

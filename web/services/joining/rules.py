@@ -64,6 +64,7 @@ LONGEST_ROLE = 63  # bytes
 END = "(SELECT number + 1 FROM web_chain WHERE id = 1)"  # of the chain: the number of the next seal
 MY_CONTAINER = "gpushare_has(container_id)"
 MY_GPU = "gpushare_has_gpu(gpu_id)"
+OF_ACCOUNT = f"{MY_GPU} AND person IN (SELECT username FROM auth_user)"
 UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"  # a regular expression
 OF_MINE = f"""CASE WHEN action IN {OF_ITS_CONTAINERS} AND subject ~ '{UUID}'
     THEN gpushare_has(subject::uuid) ELSE false END"""
@@ -142,8 +143,8 @@ def _rules() -> list[Rule]:
         Rule(ReservedGpu, updates=MY_GPU, updated=("short",)),
         Rule(PersonShares),
         Rule(GroupShares),
-        Rule(Usage, inserts=MY_GPU, updates=MY_GPU),
-        Rule(UsageHour, reads=MY_GPU, inserts=MY_GPU, updates=MY_GPU, deletes=MY_GPU),
+        Rule(Usage, inserts=OF_ACCOUNT, updates=MY_GPU),
+        Rule(UsageHour, reads=MY_GPU, inserts=OF_ACCOUNT, updates=MY_GPU, deletes=MY_GPU),
         Rule(Volume, reads=MINE, inserts=MINE, updates=MINE, deletes=MINE),
         Rule(Seal, inserts=f"node = gpushare_node_name() AND number = {END}", inserted=("number", *_others(Seal))),
         Rule(Chain, updates="id = 1"),
