@@ -4,8 +4,9 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from shim.binding.gate import Entry, Gate
+from shim.binding.gate import Entry, Gate, Kind
 from tests.support.eventually import PATIENCE
+from tests.support.ranks import Rank
 
 
 def look(gates: Sequence[Gate]) -> list[tuple[Gate, Entry]]:
@@ -40,3 +41,20 @@ def stop(gates: Sequence[Gate], within: float = PATIENCE) -> bool:
 def let_go(gates: Sequence[Gate]) -> None:
     for gate in gates:
         gate.let_go()
+
+
+def only(gate: Gate, kind: Kind = Kind.COLLECTIVE) -> Entry:
+    (found,) = [entry for entry in gate.entries() if entry.kind is kind and not entry.left]
+    return found
+
+
+def counts(gate: Gate, kind: Kind = Kind.COLLECTIVE) -> tuple[int, int]:
+    return only(gate, kind).begun, only(gate, kind).given
+
+
+def captured(program: Rank, comm: int, times: int = 1) -> int:
+    stream = program.new("cuStreamCreate", 1)
+    program("cuStreamBeginCapture_v2", stream, 2)
+    for _ in range(times):
+        assert program.reduce(comm, stream=stream) == 0
+    return program("cuStreamEndCapture", stream, {"out": 0})[0]
