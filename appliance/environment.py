@@ -97,7 +97,7 @@ def address(name: str) -> str:
 def require_tls(name: str, address: str) -> None:
     if address.startswith("http://"):
         raise ImproperlyConfigured(
-            f"{name} is {address!r}, and GPUSHARE_TLS=1 says that everybody comes by TLS. Write the address with https."
+            f"{name} is {address!r}, and GPUSHARE_TLS=1 means that all requests use TLS. Write the address with https."
         )
 
 
@@ -190,8 +190,8 @@ def public_keys(name: str) -> list[str]:
             load_ssh_public_key(key.encode())
         except (ValueError, UnsupportedAlgorithm):
             raise ImproperlyConfigured(
-                f"{name} has {given[:40]!r}. It is a public key as in a file that ends with .pub: ssh-ed25519 AAAA…; "
-                "several have commas between them."
+                f"{name} has {given[:40]!r}. It is a public key as in a .pub file: ssh-ed25519 AAAA…; commas "
+                "separate several."
             ) from None
         found.append(key)
     return found

@@ -238,7 +238,7 @@ class Passing:
         except OwnAnswer as answer:
             await self._answer(answer)
         except h11.RemoteProtocolError as error:
-            await self._answer(OwnAnswer(400, f"This is no HTTP: {error}"))
+            await self._answer(OwnAnswer(400, f"This is not HTTP: {error}"))
         except (h11.LocalProtocolError, ConnectionError):
             pass  # the browser has gone
         finally:
@@ -363,11 +363,11 @@ async def _pass_answer(browser: Side, application: Side, names: Names) -> None:
         try:
             events = await application.together()
         except (h11.RemoteProtocolError, ConnectionError) as error:
-            raise OwnAnswer(502, f"The application's answer is no HTTP: {error}") from None
+            raise OwnAnswer(502, f"The application's answer is not HTTP: {error}") from None
         said = b""
         for event in events:
             if isinstance(event, h11.ConnectionClosed):
-                raise OwnAnswer(502, "The application hung up without an answer.")
+                raise OwnAnswer(502, "The application closed the connection without an answer.")
             if isinstance(event, h11.Response | h11.InformationalResponse):
                 headers = names.answered(event.headers)
                 event = type(event)(status_code=event.status_code, reason=event.reason, headers=headers)

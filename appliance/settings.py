@@ -274,7 +274,7 @@ GPUSHARE_APPS_SAME_SITE = environment.switch("GPUSHARE_APPS_SAME_SITE")
 if GPUSHARE_APPS:
     if not (GPUSHARE_TLS and GPUSHARE_PUBLIC_URL):
         raise ImproperlyConfigured(
-            "GPUSHARE_APPS needs GPUSHARE_TLS=1 and GPUSHARE_PUBLIC_URL: applications are opened by TLS alone, and "
+            "GPUSHARE_APPS needs GPUSHARE_TLS=1 and GPUSHARE_PUBLIC_URL: applications are served over TLS only, and "
             "people sign in at the dashboard (docs/apps.md)."
         )
     environment.require_apart(

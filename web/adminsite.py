@@ -42,7 +42,7 @@ class Site(AdminSite):
                 with atomic():  # what PostgreSQL refuses ends a transaction
                     return inner(request, *arguments, **words)  # type: ignore[no-any-return]
             except (ValueError, OverflowError, DataError) as error:
-                messages.error(request, f"The list cannot be asked this ({error}); here is all of it.")
+                messages.error(request, f"This filter is invalid ({error}). All rows are shown.")
                 return redirect(request.path)
 
         return answered

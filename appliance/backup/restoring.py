@@ -23,7 +23,7 @@ def restore(source: Path, passphrase: Path | None = None) -> dict[str, Any]:
     databases.refuse_other_writer()
     if not databases.is_empty():
         raise Failed("The database is not empty. A backup is restored onto an empty host: choose another GPUSHARE_HOME "
-                     "or DATABASE_URL, or move what is there away.")  # fmt: skip
+                     "or DATABASE_URL, or move the existing data away.")  # fmt: skip
     with _opened(source, passphrase) as content:
         about = _read_about(content / ABOUT)
         _refuse_other(about)
@@ -73,12 +73,12 @@ def _opened(source: Path, passphrase: Path | None) -> Iterator[Path]:
                             with file, (folder / each.name).open("wb") as target:
                                 shutil.copyfileobj(file, target)
             except (tarfile.TarError, EOFError) as error:
-                raise Failed(f"{source} is no backup of gpushare, or is cut off: {error}.") from None
+                raise Failed(f"{source} is not a backup of gpushare, or is truncated: {error}.") from None
             if not (folder / ABOUT).exists():
-                raise Failed(f"{source} is no backup of gpushare: it has no {ABOUT}.")
+                raise Failed(f"{source} is not a backup of gpushare: it has no {ABOUT}.")
             there = {each.name for each in folder.iterdir()}
             if SETTINGS not in there or not there & set(databases.NAMES.values()):
-                raise Failed(f"{source} is cut off: its end, with what belongs to it, is missing.")
+                raise Failed(f"{source} is truncated: its end is missing.")
             yield folder
     finally:
         os.umask(old)

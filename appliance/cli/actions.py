@@ -142,7 +142,7 @@ def resume(containers: options.Containers, why: Note = "") -> None:
 def move(
     containers: options.Containers,
     gpu: Annotated[str, typer.Option(metavar="GPU", help="Target GPU of their host: number or UUID.")],
-    leaves: Annotated[str, typer.Option("--from", metavar="GPU", help="Which GPU they leave, if several.")] = "",
+    leaves: Annotated[str, typer.Option("--from", metavar="GPU", help="The GPU that they leave, if several.")] = "",
     why: Note = "",
 ) -> None:
     """Move containers to another GPU of their host. Their programs continue there."""

@@ -159,7 +159,7 @@ def descriptors() -> Iterator[Finding]:
     if hard != resource.RLIM_INFINITY and hard < FEW:
         yield note(
             f"A process may open {hard} files.",
-            f"Each program takes four of the scheduler's: {hard // 8} programs and their neighbours fit.",
+            f"Each program takes four of the scheduler's: {hard // 8} programs fit.",
             f"LimitNOFILE={FEW} or more in the unit, or `ulimit -Hn {FEW}` before the start.",
         )
     else:
@@ -213,8 +213,8 @@ def ports() -> Iterator[Finding]:
         first, last = 1, 0
     if lowest <= last and first <= highest:
         yield note(
-            f"{found}; this host's own connections take theirs from {first} to {last}.",
-            "A launch fails now and then because a connection uses its port.",
+            f"{found}; this host's own connections use ports {first} to {last}.",
+            "Launches fail occasionally because a connection uses their port.",
             f"Choose GPUSHARE_PORTS below {first}, or set net.ipv4.ip_local_reserved_ports={lowest}-{highest}.",
         )
     else:

@@ -116,17 +116,17 @@ def scheduler() -> Iterator[Finding]:
     try:
         node = Node.objects.filter(name=settings.GPUSHARE_NODE).first()
     except DatabaseError:
-        yield note("It is not known whether it runs.", "The database knows that.", "See database above.")
+        yield note("It is not known whether it runs.", "The database records it.", "See database above.")
         return
     if node is None or not node.is_alive():
         seen = f"since {node.seen_at:%Y-%m-%d %H:%M} UTC" if node and node.seen_at else "so far"
         yield note(
             f"The scheduler of {settings.GPUSHARE_NODE} has given no sign of life {seen}.",
-            "Nothing can be launched; programs go on within their leases.",
+            "Nothing can be launched; programs continue within their leases.",
             "`make up`, or `systemctl start gpushare-scheduler`.",
         )
         return
-    yield fine(f"lives, with {node.engine} and the policy {node.policy}")
+    yield fine(f"running, with {node.engine} and the policy {node.policy}")
     if node.engine_error:
         yield wrong(f"Its engine is away: {node.engine_error}", "Nothing can be launched.", "See docker above.")
     if node.cannot_swap and settings.GPUSHARE_SWAP_MEMORY != 0:
@@ -197,7 +197,7 @@ def proxy() -> Iterator[Finding]:
         if answer.text != '{"status": "ok"}':
             yield wrong(
                 f"{origin} answers {answer.status_code}, and not as the appliance.",
-                "Pages from outside do not open.",
+                "The pages cannot be opened from outside.",
                 "Point the proxy at HOST and PORT (docs/production.md).",
             )
             continue
@@ -205,7 +205,7 @@ def proxy() -> Iterator[Finding]:
         if not isinstance(named, str) and named.status_code == 400:
             yield wrong(
                 f"{origin} is refused: the appliance does not know that name.",
-                "Pages from outside do not open.",
+                "The pages cannot be opened from outside.",
                 "Add it to GPUSHARE_ALLOWED_HOSTS. The proxy must pass the Host header on.",
             )
             continue
@@ -213,12 +213,12 @@ def proxy() -> Iterator[Finding]:
         if isinstance(status, str) or status.status_code not in (101, 403):
             why = status if isinstance(status, str) else f"it answers {status.status_code}"
             yield wrong(
-                f"{origin} passes no WebSocket on: {why}.",
+                f"{origin} does not pass on WebSockets: {why}.",
                 "The dashboard and consoles do not update.",
                 "Pass Upgrade and Connection on for /ws/ (docs/production.md).",
             )
         else:
-            yield fine(f"{origin} leads here, WebSockets too.")
+            yield fine(f"{origin} leads to this appliance, WebSockets included.")
     if settings.CSRF_TRUSTED_ORIGINS and not settings.GPUSHARE_TRUSTED_PROXIES:
         yield note(
             "GPUSHARE_TRUSTED_PROXIES is empty.",

@@ -34,7 +34,7 @@ def swarm() -> Iterator[Finding]:
             yield wrong(str(error), "Nothing can be launched.", "See docs/swarm.md.")
             return
     if not in_swarm(info):
-        yield fine("not needed: Docker is in none")
+        yield fine("not needed: Docker is not in a Swarm")
         return
     gpus: list[Gpu] = []
     with suppress(DatabaseError):  # its own check says so

@@ -90,9 +90,9 @@ class Doors:
     def _give_way(self, address: str | None) -> bool:
         oldest = next((each for each in self._waiting if address in (None, each.address)), None)
         if oldest is None:
-            log.warning("a connection was refused: all there is room for are being answered")
+            log.warning("a connection was refused: the limit of open connections is reached")
             return False
-        log.info("a connection gave way to a newer one: it had waited longest without a whole request")
+        log.info("a connection was closed for a newer one: it had waited longest without a complete request")
         oldest.abort()
         return True
 
@@ -167,7 +167,7 @@ class HttpProtocol(H11Protocol):
             self._deadline = None
 
     def _too_late(self) -> None:
-        log.info("a connection was closed: no whole request came within %s seconds", HEADER_SECONDS)
+        log.info("a connection was closed: no complete request came within %s seconds", HEADER_SECONDS)
         self.abort()
 
 

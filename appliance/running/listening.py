@@ -40,7 +40,7 @@ def _instead(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return "HOST has to be an address of this host, or its name: 127.0.0.1 for itself alone, 0.0.0.0 for all."
     if error.errno == errno.EACCES:
-        return "Ports below 1024 are root's. Choose another port: PORT=8001 make up"
+        return "Ports below 1024 need root. Choose another port: PORT=8001 make up"
     return (
         "Is the appliance running already? Then open it in a browser. Else choose another port: PORT=8001 make up "
         "(a second appliance needs a folder of its own, too: GPUSHARE_HOME)"

@@ -146,7 +146,7 @@ def become(user: WebUser, home: Path, database: Path | None, program: Path) -> N
         _libc.setns(before, CLONE_NEWNS)  # without what was mounted until it failed
         os.fchdir(root)  # that led to the first of all roots, which in a chroot is another
         os.chroot(".")
-        log.warning("the web process stays root: it cannot be somebody without rights here (%s)", error)
+        log.warning("the web process stays root: no account without rights can be used here (%s)", error)
         return
     finally:
         os.close(before)
@@ -193,7 +193,7 @@ def _check_database(user: WebUser, database: Path) -> None:
     """Raises OSError."""
     _check(user, READS | WRITES, [database.parent])
     if not stat.S_ISREG(database.lstat().st_mode):
-        raise OSError(f"{database} is no file of its own")
+        raise OSError(f"{database} is not a file of its own")
     _check(user, READS | WRITES, [database])
 
 

@@ -62,7 +62,7 @@ class Guardian:
                         return await self._begin()  # it is sent all pids
                     if await self._tell(self._process, new):
                         return None
-                raise CardError(Why.FAILED, 0, "The guardian does not stay alive.")
+                raise CardError(Why.FAILED, 0, "The guardian process keeps ending.")
         except BaseException:
             self.release(new)  # nobody locks them now; later somebody else may, for another reason
             raise
@@ -112,7 +112,7 @@ class Guardian:
             async with asyncio.timeout(BEGIN_SECONDS):
                 word, *why = (await process.stdout.readline()).decode().split(maxsplit=1) or ["cannot", "it has ended"]
         except TimeoutError:
-            word, why = "cannot", [f"it was not ready within {BEGIN_SECONDS:g} s"]
+            word, why = "cannot", [f"the guardian process was not ready within {BEGIN_SECONDS:g} s"]
         except BaseException:
             await _end(process)
             raise
@@ -122,7 +122,7 @@ class Guardian:
         self._process, self._owed = process, 0
         self._minding = asyncio.create_task(self._mind(process), name="guardian")
         if not await self._tell(process, set(self._known)):
-            raise CardError(Why.FAILED, 0, "The guardian does not stay alive.")
+            raise CardError(Why.FAILED, 0, "The guardian process keeps ending.")
         self._note(b"=", self._locked)
 
     async def _tell(self, process: Process, pids: set[int]) -> bool:

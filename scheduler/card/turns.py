@@ -98,7 +98,7 @@ class TurnPlayer:
         self._decide(core.CardSeen(self.now(), gpu, mode))
         if mode is Mode.TURNS:
             return "Containers that compute on it take turns from now on."
-        return "Containers compute on it at once from now on, as the driver pleases."
+        return "Containers compute on it at once from now on, as the driver schedules them."
 
     def mode(self, gpu: str) -> Mode:
         card = self.turns.cards.get(gpu)
@@ -328,7 +328,7 @@ class TurnPlayer:
                 await self._stop_more(part)
         except Exception:
             log.exception("container %s: its turn", ById(part.id))
-            self._hang(part, "The scheduler failed at its turn; its log says more.")
+            self._hang(part, "The scheduler failed at its turn; its log has details.")
             # The others do not wait for an answer. The one that was not asked for is passed over.
             self._decide(core.NotStopped(self.now(), part.id), core.Started(self.now(), part.id))
 
@@ -355,7 +355,7 @@ class TurnPlayer:
             self.given += 1
         else:
             pid = min(part.processes.locked, default=0)
-            self._hang(part, f"Process {pid} could not be let go on: it is frozen, or its driver hangs.")
+            self._hang(part, f"Process {pid} could not be resumed: it is frozen, or its driver hangs.")
         self._decide(core.Started(self.now(), part.id))
 
     def _hang(self, part: Part, why: str, seconds: float | None = None) -> None:

@@ -35,7 +35,7 @@ from web.models import Command, Container
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 1.0  # seconds
-STILL_THERE = "It has not been launched, but what runs of it could not be ended yet; that goes on being tried."
+STILL_THERE = "It was not launched. A part of it runs and could not be ended yet; the scheduler keeps trying."
 CommandKind = Command.Kind
 
 
@@ -149,7 +149,7 @@ class Commands:
             self._refuse(command, Problem("host_short", said, 503))
         except Exception:
             log.exception("command %s (%s)", command.pk, command.kind)
-            self._refuse(command, Problem("internal", "The scheduler failed at this; its log says more.", 500))
+            self._refuse(command, Problem("internal", "The scheduler failed at this; its log has details.", 500))
         else:
             self._done(command, Command.Outcome.DONE, message=message[:1000])
 

@@ -41,7 +41,7 @@ LOOK_EVERY = 1.5  # seconds
 LONGEST = 500  # characters of a reason that a record has room for
 HAS_IT = "A node has it."
 # What the Swarm has of it has a key that nobody knows any more.
-GIVEN_UP = "The scheduler was ended as it gave this launch up: the Swarm had not answered. Launch it again."
+GIVEN_UP = "The scheduler ended before the Swarm answered. Launch it again."
 
 
 class CameToANode(Exception):
@@ -82,13 +82,16 @@ class Dispatcher:
             raise Problem("engine_away", GIVEN_UP, 503)
         if field := untaken(row, TAKES):
             message = (
-                f"Swarm chooses the host, and {field} cannot be asked of a host that is not known yet. Name the node "
-                "(--node): it is then started there, past the Swarm."
+                f"Swarm chooses the host, and {field} cannot be used. Name the node (--node) to launch there "
+                "without the Swarm."
             )
             raise Problem("not_supported", message, 400, field)
         if row.restart and row.remove_when_done:
             raise Problem(
-                "invalid", "What is begun again is not removed when it has ended: ask for one.", 400, "restart"
+                "invalid",
+                "A container that is restarted is not removed when it ends: choose one of the two.",
+                400,
+                "restart",
             )
         size = row.gpu_memory or quotas.of_image(await self._engine.image_labels(row.image, progress))
         async with self._choosing:
@@ -184,7 +187,7 @@ class Dispatcher:
     async def _follow(self, row: Container, stands: Standing | None) -> None:
         id_ = str(row.pk)
         if stands is None:
-            await self._end(id_, "It was taken away from the Swarm outside of this appliance.")
+            await self._end(id_, "It was removed from the Swarm outside of this appliance.")
         elif row.kill_requested_at is not None or stands.stage is Stage.OVER:
             await self._placer.take_back(id_)
             await self._end(id_, row.reason or _not_begun(stands.said))

@@ -30,7 +30,9 @@ AGAIN = 5.0  # seconds, where nothing has changed but the time
 WORK = 0.1  # seconds of computing in one look
 RUNS = 2  # earlier ones at the least, for a guess
 NAMED = 3  # of those whose ends are awaited
-NO_END = "No end of a container is enough for it: look at who else uses the GPU, or lower its quota."
+NO_END = (
+    "It does not fit even when all other containers have ended: lower its quota, or free the GPU of other programs."
+)
 TOO_FAR = "Goes on after those before it in the queue."
 
 

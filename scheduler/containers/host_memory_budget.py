@@ -24,14 +24,14 @@ def require(
     taken = sum(image(other) for other in live_containers)
     if taken + needed > budget:
         raise _too_little(
-            f"Its {size(needed)} do not fit into host memory: of the {size(budget)} that may be used "
-            f"for this {size(taken)} are taken (GPUSHARE_SWAP_MEMORY)."
+            f"Its {size(needed)} does not fit into host memory: of the {size(budget)} that may be used "
+            f"for this {size(taken)} is taken (GPUSHARE_SWAP_MEMORY)."
         )
     if needed > (there := available()):
-        raise _too_little(f"Its {size(needed)} do not fit: the host has {size(there)} left.")
+        raise _too_little(f"Its {size(needed)} does not fit: the host has {size(there)} left.")
     if left is not None and needed > left:
         raise _too_little(
-            f"Its {size(needed)} do not fit: all containers together may take {size(left)} more of host memory "
+            f"Its {size(needed)} does not fit: all containers together may take {size(left)} more of host memory "
             "(GPUSHARE_HOST_MEMORY)."
         )
     # An owner takes no more than the others still can; who is alone may have all of it, and one may always go.

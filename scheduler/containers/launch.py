@@ -28,7 +28,7 @@ from web.spec.requests import COLUMNS
 log = logging.getLogger(__name__)
 
 NO_RESTART = (
-    "Only a Swarm begins a launch again. Here, start it with Docker's own --restart and a volume (docs/volumes.md)."
+    "Only a Swarm restarts containers. Here, start it with Docker's own --restart and a volume (docs/volumes.md)."
 )
 AGAIN = 2.0  # seconds until a database is asked again that takes nothing
 ASKED = [each.name for each in fields(Asked) if each.name in COLUMNS]  # the engine gets it as it was asked for

@@ -158,7 +158,7 @@ class Mover:
         until = clock.monotonic() + LOCK_SECONDS
         for session in sessions:
             if clock.monotonic() > until:
-                why = f"What its {len(sessions)} processes had given to their cards was not done in time."
+                why = f"Work that its {len(sessions)} processes had queued on their GPUs did not end in time."
                 raise CardError(Why.BUSY, session.pid, why)
             session.stopped = True
             session.page.hold(True)
@@ -234,7 +234,7 @@ class Mover:
             if state in (wanted, State.UNKNOWN):
                 return
             if state is State.FAILED:
-                raise CardError(Why.FAILED, session.pid, f"The driver gave process {session.pid} up.", state)
+                raise CardError(Why.FAILED, session.pid, f"The driver could not restore process {session.pid}.", state)
             try:
                 if state is State.CHECKPOINTED:
                     await self._restore(session)
@@ -247,7 +247,7 @@ class Mover:
             except CardError as error:
                 if error.why not in (Why.NOT_THERE, Why.WRONG_STATE):
                     raise
-        raise CardError(Why.BUSY, session.pid, f"Process {session.pid} did not come to rest.")
+        raise CardError(Why.BUSY, session.pid, f"Process {session.pid} did not become idle.")
 
     async def _restore(self, session: Session) -> None:
         """On its card, or on another one: as the driver takes it. One that it refuses stays where it is."""

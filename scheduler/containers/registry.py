@@ -149,7 +149,7 @@ class Containers:
         if live.killed or status.reason or status.exit_code != SIGKILLED:
             return status.reason
         if self._memory.may_have_ended_somebody():
-            return "It was ended by a SIGKILL while the kernel ended a process for lack of host memory: this, probably."
+            return "It was ended by a SIGKILL, probably by the kernel for lack of host memory."
         return "It was ended by a SIGKILL that this appliance did not send."
 
     def forget(self, live: LiveContainer) -> None:

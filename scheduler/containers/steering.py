@@ -17,8 +17,8 @@ from web.errors import Problem
 from web.models import Container
 
 MAYBE = {
-    Condition.PAUSED: "It may be paused all the same, and is shown so once that can be seen.",
-    Condition.RUNNING: "It may go on all the same, and is shown so once that can be seen.",
+    Condition.PAUSED: "It may be paused nevertheless; the page shows its state once that is known.",
+    Condition.RUNNING: "It may have resumed nevertheless; the page shows its state once that is known.",
 }  # after an act of which nobody knows whether it was done
 SHARE = ("priority", "compute_weight", "compute_limit")  # what decides on its turns
 
@@ -110,12 +110,12 @@ class Steering:
         self._swapping.resume(live)
         if failed:
             return f"Its GPU memory is brought back once more, if the driver can do it now. Before: {failed}"
-        return "It goes on as soon as its memory is back on its card." if live.swap else "It goes on."
+        return "It continues when its memory is back on its GPU." if live.swap else "It goes on."
 
     async def move(self, live: LiveContainer, gpu: str, leaves: str, why: str) -> str:
         """To another card of its host; `leaves` names the one that it leaves, if it has several. A sentence."""
         if not (old := leaves or (next(iter(live.quota)) if len(live.quota) == 1 else "")):
-            raise Problem("invalid", f'"{live.name}" has several GPUs: say which one it leaves.', 400, "leaves")
+            raise Problem("invalid", f'"{live.name}" has several GPUs: name the one that it leaves.', 400, "leaves")
         return await self.move_off(live, old, gpu, why)
 
     async def move_off(self, live: LiveContainer, old: str, new: str, why: str) -> str:

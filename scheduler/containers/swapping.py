@@ -118,7 +118,7 @@ class Swapping:
                 if not live.swap:  # else it was preempted while this one waited for its turn
                     return await self._move_out(live, why)
         if not live.is_out:
-            why = live.not_restored or "Its GPU memory is just being moved. Try again in a moment."
+            why = live.not_restored or "Its GPU memory is being moved. Try again in a moment."
             raise Problem("swapping", why, 409)
         self._broker.swapped_out(live)  # it may wait to come back, or for its turn: that is called off
         self._keep_out(live)
@@ -134,7 +134,7 @@ class Swapping:
             elif live.is_out:
                 await self.cards.assign(live, old, new)
             else:
-                raise Problem("swapping", "Its GPU memory is just being moved. Try again in a moment.", 409)
+                raise Problem("swapping", "Its GPU memory is being moved. Try again in a moment.", 409)
 
     async def await_move(self, live: LiveContainer) -> None:
         """Where it is preempted, or what an earlier scheduler had begun is undone: returns when that has an end."""
@@ -239,7 +239,7 @@ class Swapping:
         self._store.container(live.id, gave_way=gave_way, gave_way_to=gave_way_to)
         live.gave_way, live.unanswered, live.was_out = gave_way, 0, True
         await self._is_out(live, cards)
-        return f"{size(sum(leased.values()))} of GPU memory came free in {clock.monotonic() - begun:.1f} s."
+        return f"{size(sum(leased.values()))} of GPU memory was freed in {clock.monotonic() - begun:.1f} s."
 
     async def _is_out(self, live: LiveContainer, cards: Sequence[str] = ()) -> None:
         held = sum(live.granted(gpu) for gpu in live.quota)

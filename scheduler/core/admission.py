@@ -67,7 +67,7 @@ def _shortage(state: State, gpu: str, reserving: int, owner: str) -> str:
     if reserving > free:
         kept = reserved.kept(state, gpu, owner)
         others = f", {size(kept)} more reserved" if kept else ""
-        return f"{size(reserving)} of GPU {gpu} cannot be guaranteed now: {size(max(0, free))} are free{others}."
+        return f"{size(reserving)} of GPU {gpu} cannot be guaranteed now: {size(max(0, free))} is free{others}."
     waiting = sum(request.gpu == gpu for request in state.waiting)
     waiting += sum(gpu in state.containers[name].quota for name in state.expected.containers)
     if waiting:

@@ -39,8 +39,8 @@ async def choose(
 def _lives_elsewhere(name: str, other: str, names: Sequence[str]) -> str:
     shown = ", ".join([*sorted(names)[:3], *["…"] * (len(names) > 3)])[:100]
     return (
-        f"{len(names)} container{'s' * (len(names) > 1)} ({shown}) may live with the engine {other}, of which {name} "
-        f"sees nothing. Start the scheduler with GPUSHARE_ENGINE={other} until they have ended. If {other} is gone for "
+        f"{len(names)} container{'s' * (len(names) > 1)} ({shown}) may still run with the engine {other}, which {name} "
+        f"cannot see. Start the scheduler with GPUSHARE_ENGINE={other} until they have ended. If {other} is gone for "
         "good, stop the scheduler and remove this node: `gpushare nodes NAME --remove --force`; they end as lost."
     )
 

@@ -21,7 +21,7 @@ from scheduler.kubernetes.freezer import Freezer
 from scheduler.parts import is_set_within
 
 MEMORY_STAYS = "Memory of a pod stays on its card: in host memory it would count as the pod's own."
-UNKNOWN = "Kubernetes has given it back; how its programs ended, kubectl tells."
+UNKNOWN = "Kubernetes has released it; kubectl shows how its programs ended."
 
 
 class Claims(Protocol):

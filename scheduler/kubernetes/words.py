@@ -33,4 +33,4 @@ def in_words(error: Exception) -> str:
             where = f" ({error.filename})" if error.filename else ""
             return f"The host does not let the driver do this: {error.strerror or error}{where}."
     log.error("a claim could not be prepared", exc_info=error)
-    return "The driver failed at this; its log tells more."
+    return "The driver failed at this; its log has details."

@@ -41,13 +41,13 @@ class Bypass:
             if times == TIMES:
                 self._tell(live, uncapped[id_])
             if times >= TIMES and settings.GPUSHARE_BYPASS_ACTION == "kill":
-                self._ender.want(live, reason="A process of it took GPU memory past its quota's shim.")
+                self._ender.want(live, reason="One of its processes took GPU memory without the shim.")
         return any(times < TIMES for times in self._seen.values())
 
     def computes_stopped(self, container: str) -> None:
         """It computes although all of it is stopped, as others have their turn."""
         if settings.GPUSHARE_BYPASS_ACTION == "kill" and (live := self._broker.live_containers.get(container)):
-            self._ender.want(live, reason="It went on computing while others had their turn.")
+            self._ender.want(live, reason="It computed during the turns of others.")
 
     def _tell(self, live: LiveContainer, processes: Mapping[int, int]) -> None:
         for pid, size in processes.items():

@@ -31,7 +31,7 @@ class TimeLimits:
             return
         left = live.ttl - (self._store.clocks.now(live.id) - live.started_at).total_seconds()
         if left <= 0:
-            self._ender.want(live, reason=f"Its time of {live.ttl:g} s was over.", grace=GRACE)
+            self._ender.want(live, reason=f"Its time limit of {live.ttl:g} s was reached.", grace=GRACE)
         elif left <= min(WARNING, max(live.ttl / 10, 2 * PERIODS["time limits"])) and live.id not in self.warned:
             self.warned.add(live.id)
-            self._store.event("warned", live.id, detail=f"It will be ended in {left:.0f} s: its time is over.")
+            self._store.event("warned", live.id, detail=f"It will be ended in {left:.0f} s, at its time limit.")

@@ -84,7 +84,7 @@ class VolumeDriver:
             return {"Err": "gpushare: The scheduler was not able to do this in time. Try again shortly."}
         except Exception:
             log.exception("Docker's call %s", name)
-            return {"Err": "gpushare: The scheduler failed at this; its log tells more."}
+            return {"Err": "gpushare: The scheduler failed at this; its log has details."}
 
     async def _mounts(self) -> Mounts:
         try:

@@ -55,7 +55,7 @@ class Records:
             return
         self._store.event(
             "resumed", live.id, gpu=grant.gpu, used_after=self._note_use(live, grant.gpu), waited=grant.waited,
-            policy=self._policy(), detail="Its process had hung up: what it asked for went back.",
+            policy=self._policy(), detail="Its process had disconnected: the memory was returned.",
         )  # fmt: skip
 
     def rejected(self, live: LiveContainer, session: Session, rejection: Rejected) -> None:
@@ -110,7 +110,7 @@ class Records:
         """The card itself had no memory for `size` bytes inside the lease."""
         self._store.event(
             "card_full", live.id, gpu=gpu, pid=session.pid, size=size, used_after=self._note_use(live, gpu),
-            detail=f"The card had no memory inside a lease ({live.physical} times): something else is on it.",
+            detail=f"The GPU had no memory for a granted lease ({live.physical} times): another program uses it.",
         )  # fmt: skip
 
     def use(self, live: LiveContainer, gpu: str, *, pid: int | None = None) -> None:

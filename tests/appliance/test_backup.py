@@ -159,9 +159,9 @@ def test_what_cannot_be_restored_is_reported_and_nothing_is_changed(small: Path,
     with TemporaryDirectory() as home:
         cut = tmp_path / "cut.backup"
         cut.write_bytes(target.read_bytes()[:5000])
-        assert "is cut off" in manage(Path(home), "restore", str(cut)).stderr
+        assert "is truncated" in manage(Path(home), "restore", str(cut)).stderr
         (tmp_path / "text").write_text("hello")
-        assert "no backup of gpushare" in manage(Path(home), "restore", str(tmp_path / "text")).stderr
+        assert "not a backup of gpushare" in manage(Path(home), "restore", str(tmp_path / "text")).stderr
         newer = tmp_path / "newer.backup"
         with tarfile.open(target) as archive, tarfile.open(newer, "w") as other:
             archive.extractall(tmp_path / "content", filter="data")

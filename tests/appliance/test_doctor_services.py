@@ -98,7 +98,7 @@ def test_a_proxy_that_is_away_leads_elsewhere_or_passes_no_websockets(settings, 
     settings.CSRF_TRUSTED_ORIGINS = [f"http://127.0.0.1:{stranger.server_port}"]
     assert "not as the appliance" in one(services.proxy).found
     stranger.answers = True
-    assert "passes no WebSocket on" in one(services.proxy).found
+    assert "does not pass on WebSockets" in one(services.proxy).found
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ def test_an_end_that_was_cut_off_is_found_by_the_anchor_also_when_the_log_has_gr
     output = io.StringIO()
     with pytest.raises(CommandError, match="tampered with or is damaged"):
         call_command("verify_audit", stderr=output)
-    assert "Seal 8 is not what it was" in output.getvalue()
+    assert "Seal 8 has changed" in output.getvalue()
     noted = anchor.path().read_text()
     with pytest.raises(anchor.Moved, match="cut off or replaced: seal 8"):
         anchor.keep()

@@ -19,7 +19,7 @@ def test_it_leads_to_the_overview_and_leaves_no_key_behind(site, open_as, shot):
     page.context.clear_cookies()
     page.goto("about:blank")
     page.goto(f"/enter/#{key}")
-    expect(page.get_by_role("alert")).to_contain_text("This link is not good any more")
+    expect(page.get_by_role("alert")).to_contain_text("This link is no longer valid")
     assert key not in page.url
     _look_at(page, shot, "enter-refused")
     page.get_by_role("link", name="Sign in with a password").click()

@@ -35,7 +35,7 @@ def test_a_node_is_drained_and_labelled_and_removal_is_asked_first(gpu2, open_as
     page.get_by_role("button", name="Remove the node").click()
     expect(page.locator("#ask-text")).to_contain_text("Remove gpu2?")
     page.locator("#ask-yes").click()
-    expect(page.locator(".error")).to_contain_text('The scheduler of "gpu2" lives.')
+    expect(page.locator(".error")).to_contain_text('The scheduler of "gpu2" runs.')
     gpu2.refresh_from_db()
     assert gpu2.labels == {"disk": "ssd", "gen": "h200"}
     assert gpu2.drained_at is not None

@@ -36,7 +36,7 @@ def test_an_admin_makes_a_receiver_a_rule_and_a_silence(site, open_as, shot):
     expect(new.get_by_label("Name")).to_have_value("lab hook")  # what was typed stays
     new.get_by_label("Address (http").fill("https://hooks.lab/x")
     new.get_by_role("button", name="Add").click()
-    expect(page.locator("main")).to_contain_text("The receiver is there: give it a rule.")
+    expect(page.locator("main")).to_contain_text("The receiver is added. It needs a rule.")
     assert Receiver.objects.get().secret == SECRET
     assert SECRET not in page.content()
 

@@ -116,7 +116,7 @@ def test_resume_says_of_one_without_room_that_it_comes_back(appliance, shell):
     until(lambda: appliance.named("out")["gpus"][0]["used"] > 200 << 20)
     assert shell("pause", "--free", "out").stdout == "out: swapped\n"
     appliance.launch("sleep", "600", name="holder", gpu_memory="900MiB", guaranteed=True)
-    text = "out: swapped. It goes on as soon as its memory is back on its card.\n"
+    text = "out: swapped. It continues when its memory is back on its GPU.\n"
     assert shell("resume", "out").stdout == text
 
 
@@ -177,7 +177,7 @@ def test_gpus_says_how_containers_share_one(appliance, shell):
 
 def test_a_gpu_is_taken_out_of_service_and_put_back(appliance, shell):
     done = shell("gpus", "0", "--drain", "--reason", "new fans")
-    assert done.stdout == "GPU 0 takes no new containers. What runs there goes on, or is moved.\n"
+    assert done.stdout == "GPU 0 takes no new containers. Its containers continue, or are moved.\n"
     assert "out of service: new fans" in shell("gpus").stdout
     assert "out of service" in shell("run", "local", "--", "true").stderr
     assert shell("gpus", "0", "--undrain").stdout == "GPU 0 takes containers again.\n"

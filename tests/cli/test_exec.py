@@ -127,7 +127,7 @@ def test_the_scheduler_is_killed_and_nothing_that_was_started_stays(appliance: A
         until(lambda: runs("sleep", long))
         os.kill(appliance.parts()["scheduler"], signal.SIGKILL)
         assert it.exit_code() == 125
-        assert "The scheduler went away" in it.seen.decode()
+        assert "The connection to the scheduler was lost" in it.seen.decode()
     until(lambda: not runs("sleep", long))
     until(lambda: appliance.named("orphaned")["state"] == "running")
 

@@ -207,7 +207,7 @@ def test_a_forecast_and_a_guarantee_reckon_with_it():
         for each in card.do(ContainerAdded(1001, "x", {"g": 6}, owner="bob", guaranteed=True))
         if isinstance(each, Refused)
     ]
-    assert "4 bytes are free, 6 bytes more reserved" in refused.explanation
+    assert "4 bytes is free, 6 bytes more reserved" in refused.explanation
 
 
 def test_a_forecast_reckons_with_one_that_begins_later_from_its_begin_on():

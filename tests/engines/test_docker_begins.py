@@ -106,7 +106,7 @@ async def test_programs_are_who_was_asked_for(
 async def test_user_that_the_image_does_not_know_is_refused(
     docker_engine: DockerEngine, a_launch: Launcher, user: str, named: str
 ) -> None:
-    with pytest.raises(EngineError, match=f"knows no {named}") as caught:
+    with pytest.raises(EngineError, match=f"has no {named}") as caught:
         await docker_engine.launch(a_launch("true", image=IMAGE, user=user))
     assert (caught.value.code, caught.value.field, caught.value.status) == ("user_not_in_image", "user", 400)
 

@@ -85,7 +85,7 @@ async def test_a_file_is_mounted_as_one_and_a_device_or_pipe_is_not(
 ) -> None:
     assert await output_of(docker_engine, a_launch("cat", "/f", volumes=[f"{data}/file:/f:ro"])) == "mine\n"
     os.mkfifo(data / "pipe")
-    with pytest.raises(EngineError, match="no folder and no file"):
+    with pytest.raises(EngineError, match="neither a folder nor a file"):
         await docker_engine.launch(a_launch("true", volumes=[f"{data}/pipe:/p"]))
 
 

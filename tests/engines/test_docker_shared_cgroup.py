@@ -68,7 +68,7 @@ async def test_the_one_that_is_ended_for_all_says_so_and_the_others_go_on(
         await engine.launch(launch)
     status = await ended(engine)
     assert status.id in {launch.id for launch in holders}
-    said = "Out of host memory: all containers together passed the 96 MiB that they may take"
+    said = "Out of host memory: all containers together exceeded their limit of 96 MiB"
     assert (status.exit_code, status.reason.partition(",")[0]) == (137, said)
     running = {each.id for each in await engine.statuses() if each.condition is Condition.RUNNING}
     assert len(running) == 2
@@ -107,7 +107,7 @@ async def test_a_total_below_what_they_hold_ends_nobody_and_is_reported(
     await eventually(lambda: (engine.memory_left() or 0) < 36 * MIB)
     async with open_engine(host_memory=32 * MIB) as restarted:
         assert "may pass the 32 MiB of host memory that are meant for them (GPUSHARE_HOST_MEMORY)" in caplog.text
-        assert "Those that run hold 6" in caplog.text
+        assert "Running containers hold 6" in caplog.text
         assert [each.condition for each in await restarted.statuses()] == [Condition.RUNNING]
         await restarted.kill(holder.engine_id)
         await restarted.remove(holder.engine_id)
@@ -176,7 +176,7 @@ def test_slice_gets_its_limit_in_the_second_version(second_version: SharedCgroup
 
 def test_nothing_is_lowered_below_what_is_held_in_the_second_version(second_version: SharedCgroup) -> None:
     (second_version._folder / "memory.current").write_text(f"{200 * MIB}\n")
-    assert second_version.hold() == "Those that run hold 179 MiB already."
+    assert second_version.hold() == "Running containers hold 179 MiB already."
     assert (second_version._folder / "memory.max").read_text() == "max\n"
 
 

@@ -139,7 +139,7 @@ async def test_once_the_program_has_ended_nobody_is_let_in_however_long_its_end_
     await eventually(lambda: not tree.descendants(running.keeper))
     try:
         assert tree.is_alive(running.keeper, running.keeper_started)
-        with pytest.raises(EngineError, match="no way in"):
+        with pytest.raises(EngineError, match="is ending"):
             await execute(folder, Exec(("/bin/sh", "-c", "setsid sleep 3212 & wait")))
         assert not tree.descendants(running.keeper)
     finally:

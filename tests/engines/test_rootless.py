@@ -79,6 +79,6 @@ def test_a_scheduler_of_roots_is_refused_what_it_launches_there_with_a_sentence(
         error = refused(lambda: appliance.launch("true", image=LAB, gpu_memory="16MiB"))
         assert error["code"] == "folder_closed"
         assert f"Docker may not enter {appliance.home}/sockets/" in error["message"]
-        assert "has to be of the very user who runs this scheduler" in error["message"]
+        assert "must run as the same user as this scheduler" in error["message"]
     finally:
         appliance.close()

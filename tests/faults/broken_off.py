@@ -21,7 +21,7 @@ class Cut(Scene):
     expected = {
         "moved": (("killed", (137,), "Killed by", {**_KILLED, **_PAUSED}, 1),),
         "hollow": (("killed", (137,), "Killed by", {**_KILLED, **_PAUSED}, 1),),
-        "late": (("killed", (137, 143), "Its time of 1 s was over.", _KILLED, 1),),
+        "late": (("killed", (137, 143), "Its time limit of 1 s was reached.", _KILLED, 1),),
         "last": (_BY_HAND,),
     }
 

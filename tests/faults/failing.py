@@ -19,7 +19,7 @@ class Failing(Scene):
         "frozen": (("killed", (137, 143), "Killed by", _PAUSED_ONCE, 1),),
         "unwritten": (_BY_HAND,),
         "unread": (_BY_HAND,),
-        "late": (("killed", (137, 143), "Its time of 1 s was over.", _KILLED, 1),),
+        "late": (("killed", (137, 143), "Its time limit of 1 s was reached.", _KILLED, 1),),
         "refuses": (_NEVER,),
         "away": (_NEVER,),
         "full": (_NEVER,),

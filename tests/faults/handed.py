@@ -22,7 +22,7 @@ from web.models import Command, Gpu, Node
 SAYS = "no suitable node (2 nodes not available for new tasks)"
 # It never came to a node: who ends it says so, and nothing of it ever ran.
 _CALLED_OFF = ("killed", (None,), "Killed by", {Kind.KILLED: 1, Kind.ENDED: 1}, 0)
-_TAKEN_AWAY = ("failed", (None,), "It was taken away from the Swarm", {Kind.ENDED: 1}, 0)
+_TAKEN_AWAY = ("failed", (None,), "It was removed from the Swarm", {Kind.ENDED: 1}, 0)
 _NOT_BEGUN = ("failed", (None,), "It has not begun: ", {Kind.ENDED: 1}, 0)
 
 

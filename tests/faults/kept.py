@@ -27,7 +27,7 @@ _FROM_OUTSIDE = ("failed", (137,), "", _LIFE, 1)
 
 
 def _in_time(seconds: int) -> tuple[str, tuple[int, ...], str, dict[str, int], int]:
-    return "killed", (137, 143), f"Its time of {seconds} s was over.", _KILLED, 1
+    return "killed", (137, 143), f"Its time limit of {seconds} s was reached.", _KILLED, 1
 
 
 class Kept(Scene):

@@ -18,7 +18,7 @@ _PAUSED = {Kind.PAUSED: 1, Kind.UNPAUSED: 1}
 _BY_HAND = ("killed", (137, 143), "Killed by", _KILLED, 1)
 # A waiting call is rejected first, and if the scheduler dies then, its program can end by itself.
 _WAITER = ("killed", (1, 2, 137, 143), "Killed by", _KILLED, 1)
-_IN_TIME = ("killed", (137, 143), "Its time of 1 s was over.", _KILLED, 1)
+_IN_TIME = ("killed", (137, 143), "Its time limit of 1 s was reached.", _KILLED, 1)
 _NEVER = ("failed", (None,), "", {}, 0)
 
 

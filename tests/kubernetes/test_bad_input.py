@@ -43,7 +43,7 @@ async def test_a_claim_that_cannot_be_is_refused_in_a_sentence(lab: Lab) -> None
         ([result(device, None)], f"The request gpu0 was given {device} without memory (no consumedCapacity.memory)"),
         ([result(device, "64Gi")], f"64 GiB of {device} were given to it, which has 5 GiB. Delete the pod"),
         ([result(device, "0")], "The request gpu0 has no memory: 0."),
-        ([result(device, "lots")], 'The request gpu0: "lots" is no amount of memory such as 4Gi.'),
+        ([result(device, "lots")], 'The request gpu0: "lots" is not an amount of memory such as 4Gi.'),
         ([of_another], "None of its devices is of gpushare.dev: they are of gpu.nvidia.com. Look at its DeviceClass."),
         ([result("gpu-none", "1Gi")], "This node has no card gpu-none, or not any more."),
         ([result(device, "1Gi", pool="node-2")], f"{device} is of the pool node-2, and this is the node node-1."),
@@ -111,8 +111,7 @@ async def test_a_namespace_without_an_account_and_an_allowance_that_is_used_up(l
     await lab.published()
     shown = await refused(lab, await lab.allocator.claim("1Gi", namespace="strangers"))
     assert shown == (
-        'No account answers for the namespace "strangers": an admin names an account for it with '
-        "GPUSHARE_KUBERNETES_PEOPLE."
+        'No account is set for the namespace "strangers": an admin sets one with GPUSHARE_KUBERNETES_PEOPLE.'
     )
 
     def allow() -> None:
@@ -120,7 +119,7 @@ async def test_a_namespace_without_an_account_and_an_allowance_that_is_used_up(l
 
     await query(allow)
     shown = await refused(lab, await lab.allocator.claim("3Gi", namespace="team-b"))
-    assert shown == 'To "bob", whose it is here: This quota is 3 GiB; all of yours may be 2 GiB at most.'
+    assert shown == 'For its owner here, "bob": This quota is 3 GiB; your quotas together may be 2 GiB.'
     noted = await query(lambda: list(AuditEntry.objects.filter(action="claim-refused").values_list("actor", flat=True)))
     assert noted == ["kubelet", "kubelet"]
 
@@ -264,7 +263,7 @@ async def test_what_is_no_api_server_is_reported(lab: Lab) -> None:
 
     kept = lab.api.objects[CLAIMS, "team-a", claim["metadata"]["name"]]
     lab.api.before = fail
-    assert "is no Kubernetes API server" in await refused(lab, claim)
+    assert "is not a Kubernetes API server" in await refused(lab, claim)
     lab.api.before = None
     lab.api.objects[CLAIMS, "team-a", claim["metadata"]["name"]] = kept
     assert isinstance(await lab.prepare(claim), dict)

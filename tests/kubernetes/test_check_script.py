@@ -59,7 +59,7 @@ WORKS: dict[str, tuple[int, str]] = {
     r"get pod stays .*phase": (0, "Running"),
     r"get pod stays .*nodeName": (0, "node-1"),
     r"get pods,resourceclaims": (0, ""),
-    r"get events": (0, "gpushare: the claim a/b: No account answers for it.\n"),
+    r"get events": (0, "gpushare: the claim a/b: No account is set for it.\n"),
     r"logs": (0, "the cards are not offered to the cluster\n"),
 }  # the first that fits answers
 

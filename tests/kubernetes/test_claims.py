@@ -48,7 +48,7 @@ async def test_a_claim_becomes_a_container_with_its_quota_and_ends_with_it(lab: 
     ended = await lab.get(container)
     assert (ended.exit_code, ended.reason) == (
         None,
-        "Kubernetes has given it back; how its programs ended, kubectl tells.",
+        "Kubernetes has released it; kubectl shows how its programs ended.",
     )
     actions = await query(lambda: list(AuditEntry.objects.values_list("actor", "action")))
     assert ("kubelet", "claim") in actions

@@ -97,6 +97,6 @@ def test_amounts_are_read_as_kubernetes_writes_them() -> None:
     assert {text: quantity.read(text) for text in said} == said
     assert quantity.read("1500m") == 2  # rounded up, as Kubernetes rounds
     for odd in ("", "4GiB", "Gi", "four", "--1", True, None, 4.5, "1" * 50):
-        with pytest.raises(ValueError, match="is no amount of memory such as 4Gi"):
+        with pytest.raises(ValueError, match="is not an amount of memory such as 4Gi"):
             quantity.read(odd)
     assert quantity.write((5 << 30) - 1) == "5119Mi"

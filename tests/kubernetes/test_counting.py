@@ -190,7 +190,7 @@ async def test_killed_while_it_gives_units_it_leaves_nothing(lab: Lab, counter: 
 
 async def test_what_nobody_answers_for_is_refused_in_words(lab: Lab, counter: Counter) -> None:
     settings.GPUSHARE_KUBERNETES_PEOPLE = {"team-a": "ada"}
-    with pytest.raises(grpc.aio.AioRpcError, match="No account answers for pods whose names are not known yet"):
+    with pytest.raises(grpc.aio.AioRpcError, match="No account is set for pods whose names are not known yet"):
         await counter.allocate(TRAIN, 4)
     await lab.nothing_is_held()
 

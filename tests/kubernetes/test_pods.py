@@ -106,7 +106,7 @@ async def test_how_it_ended_is_not_made_up_where_the_api_server_is_away(lab: Lab
     await lab.nothing_is_held()
     ended = await lab.get(container)
     assert ended.exit_code is None
-    assert "kubectl tells" in ended.reason
+    assert "kubectl shows" in ended.reason
     await lab.api.start()
 
 
@@ -127,7 +127,7 @@ async def test_whose_a_pod_is_its_service_account_can_say(lab_with_people: Lab) 
 async def test_a_service_account_outside_the_group_gets_nothing(lab_with_people: Lab) -> None:
     lab = lab_with_people
     await lab.published()
-    for account, why in (("ada", "nobody in the group"), ("default", "no active account")):
+    for account, why in (("ada", "no member of the group"), ("default", "no active account")):
         claim = await lab.allocator.claim("1Gi", namespace="team-c")
         pod = await lab.pods.make(f"of-{account}", {"main": claim}, account=account)
         (answer,) = await lab.pods.start(pod)
@@ -141,7 +141,7 @@ async def test_an_image_that_its_owner_may_not_launch_is_refused(lab: Lab) -> No
     await query(Allowance.objects.create, user=ada, images=["lab/*"])
     pod = await lab.pods.make("train", {"main": await lab.allocator.claim("1Gi")})
     (answer,) = await lab.pods.start(pod)
-    assert 'To "ada", whose it is here: You may not launch registry/program:1' in answer
+    assert 'For its owner here, "ada": You may not launch registry/program:1' in answer
 
 
 async def test_that_its_memory_stays_on_the_card_is_known_before_anybody_asks(lab: Lab) -> None:

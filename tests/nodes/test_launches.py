@@ -89,7 +89,7 @@ def test_a_constraint_keeps_to_the_nodes_that_are_so_and_the_command_line_says_w
 def test_a_node_without_a_swarm_begins_nothing_again_and_says_what_does(cluster: Cluster) -> None:
     assert refusal(cluster, restart="on-failure") == (
         400, "not_supported",
-        "Only a Swarm begins a launch again. Here, start it with Docker's own --restart and a volume "
+        "Only a Swarm restarts containers. Here, start it with Docker's own --restart and a volume "
         "(docs/volumes.md).",
     )  # fmt: skip
     assert cluster.api("GET", "containers/?live=true")["count"] == 0

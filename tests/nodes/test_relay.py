@@ -140,7 +140,7 @@ def test_a_killed_node_ends_a_terminal_in_words_and_a_followed_log_goes_on_where
         assert socket.recv(30) == bytes([FrameKind.OPEN])
         cluster.kill("large")
         said = json.loads(socket.recv(60))
-        assert said["error"]["message"] == "The scheduler went away. The container goes on."
+        assert said["error"]["message"] == "The connection to the scheduler was lost. The container continues."
         until(lambda: "large" not in cluster.alive())
         away = cluster.ask("GET", f"containers/{made['id']}/logs/")
         assert (away.status_code, away.json()["error"]["code"]) == (503, "scheduler_away")
@@ -175,7 +175,7 @@ def test_who_comes_when_a_node_shows_as_much_as_it_may_is_refused_and_gets_the_n
             refused = httpx.get(url, headers=headers, timeout=60)
             error = refused.json()["error"]
             assert (refused.status_code, error["code"]) == (429, "too_many_requests")
-            assert error["message"] == "This host shows enough of its containers already; try again later."
+            assert error["message"] == "This host has too many open consoles and logs; try again later."
         until(lambda: httpx.get(url, headers=headers, timeout=60).text == "one\n")
 
 

@@ -56,11 +56,11 @@ async def test_nobody_passes_the_owners_allowance(lab: Lab) -> None:
 
     await query(allow)
     output = await lab.run("true", owner="bob", gpu_memory="3GiB", code=125)
-    assert "This quota is 3 GiB; your other quotas are 0 bytes together, and all may be 2 GiB at most." in output
+    assert "This quota is 3 GiB; your other quotas are 0 bytes together, and the limit for all is 2 GiB." in output
     first = await lab.begin("first", "sleep", "600", owner="bob", gpu_memory="1500MiB")
     assert (await query(lambda: Container.objects.get(pk=first.pk).owner.username)) == "bob"
     output = await lab.run("true", owner="bob", gpu_memory="1GiB", code=125)
-    assert "This quota is 1 GiB; your other quotas are 1.46 GiB together, and all may be 2 GiB at most." in output
+    assert "This quota is 1 GiB; your other quotas are 1.46 GiB together, and the limit for all is 2 GiB." in output
     (entry,) = await query(lambda: list(AuditEntry.objects.filter(action="mount-refused")))
     assert entry.detail["code"] == "over_allowance"
     await lab.docker("tag", IMAGE, "elsewhere/image:1")

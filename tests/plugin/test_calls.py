@@ -31,7 +31,7 @@ async def test_every_call_can_be_repeated(lab: Lab) -> None:
     for _ in range(2):
         assert await lab.call("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "1GiB"}) == FINE
     answer = await lab.call("VolumeDriver.Create", Name="one", Opts={"gpu_memory": "2GiB"})
-    assert "is there already, with other options" in answer["Err"]
+    assert "already exists, with other options" in answer["Err"]
     known = {"Name": "one", "Mountpoint": "", "Status": {"gpu_memory": "1GiB"}}
     assert await lab.call("VolumeDriver.Get", Name="one") == {"Volume": known, "Err": ""}
     assert known in (await lab.call("VolumeDriver.List"))["Volumes"]

@@ -167,5 +167,5 @@ async def test_who_nobody_can_look_at_after_its_pause_may_be_paused_and_is_shown
         acts_too_late(host.up.engine, patch, "pause")
         answer = await host.command("pause", container)
     assert (answer.outcome, answer.code) == ("refused", "engine_away")
-    assert "It may be paused all the same" in answer.message
+    assert "It may be paused nevertheless" in answer.message
     await host.until(container, "paused")

@@ -151,7 +151,7 @@ def test_a_lock_that_somebody_else_holds_is_said(site: Site) -> None:
         somebody.execute("SELECT 1 FROM web_chain FOR NO KEY UPDATE")
         with pytest.raises(subprocess.CalledProcessError) as refused:
             site.main.manage("node", "remove", "waiting", "--force", stderr=subprocess.PIPE)
-        assert "somebody else in the database holds" in refused.value.stderr
+        assert "another connection to the database holds" in refused.value.stderr
         assert listed(site, "waiting")
     site.main.manage("node", "remove", "waiting", "--force")
     assert not listed(site, "waiting")

@@ -107,7 +107,7 @@ async def test_container_that_got_past_the_shim_is_reported_once_and_ended_if_co
     await host.start()  # which sees the same, and is not the first
     settings.GPUSHARE_BYPASS_ACTION = "kill"
     ended = await host.until(container, "killed")
-    assert "past its quota's shim" in ended.reason
+    assert "without the shim" in ended.reason
     assert len(await host.events(container, "bypass")) == 1
 
 
@@ -153,7 +153,7 @@ async def test_a_card_that_is_full_inside_a_lease_is_written_down(
     await host.up.store.flush()
     event = await query(lambda: AllocationEvent.objects.get(container=container, kind="card_full"))
     assert (event.bytes, event.used_after) == (3 * GIB, charged)
-    assert "had no memory inside a lease" in event.detail
+    assert "had no memory for a granted lease" in event.detail
 
 
 async def test_what_is_not_charged_is_looked_at_again_soon(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

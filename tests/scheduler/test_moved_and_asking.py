@@ -63,7 +63,7 @@ async def test_the_processes_of_a_container_are_waited_for_together(host: InProc
     await host.eventually(lambda: len(live.sessions) == MANY)
     host.driver.takes["lock"] = 4.0
     answer = await host.command("pause", many, free_memory=True)
-    assert (answer.outcome, "was not done in time" in answer.message) == ("refused", True)
+    assert (answer.outcome, "did not end in time" in answer.message) == ("refused", True)
     assert host.loop.time() - begun < 2 * LOCK_SECONDS
     assert not live.swap
     had = host.had(many)

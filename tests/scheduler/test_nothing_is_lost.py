@@ -64,7 +64,7 @@ async def test_nobody_is_refused_before_the_kill_is_written(host: InProcess, mon
     writes = asyncio.Event()
     monkeypatch.setattr(host.up.store, "durable", writes.wait)
     host.writes_no_more()
-    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.")
+    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time is up.")
     go.touch()
     await host.says(container, "holding")
     await host.restart()
@@ -164,10 +164,10 @@ async def test_kill_waits_until_the_database_has_taken_it(host: InProcess, monke
 
     with monkeypatch.context() as broken:
         broken.setattr(write_behind, "write_batch", full)
-        host.up.ender.want(live, reason="Its time was over.")
+        host.up.ender.want(live, reason="Its time is up.")
         await host.eventually(lambda: len(refusals) > 5)
         assert not live.finished
-    assert (await host.until(container, "killed")).reason == "Its time was over."
+    assert (await host.until(container, "killed")).reason == "Its time is up."
 
 
 async def test_exit_code_is_in_the_database_before_its_only_evidence_is_removed(host: InProcess, monkeypatch) -> None:

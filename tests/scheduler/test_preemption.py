@@ -174,7 +174,7 @@ async def test_two_that_compute_take_turns_where_they_do_not_fit_together(
         for container, _ in both:
             await host.until(container, "exited")
         details = await query(lambda: [event.detail for event in swapped])
-        assert all(detail.startswith("It had its time, and gave way to ") for detail in details)
+        assert all(detail.startswith("It had used its time, and gave way to ") for detail in details)
 
 
 async def test_a_failed_checkpoint_ends_it_with_its_reason(lab: InProcess) -> None:

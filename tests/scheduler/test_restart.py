@@ -163,7 +163,7 @@ async def test_what_another_engine_runs_is_not_reported_as_removed_and_waited_fo
 
     error = await host.eventually(engine_error)
     assert (
-        f"1 container ({container.name}) may live with the engine docker, of which process sees nothing. Start the "
+        f"1 container ({container.name}) may still run with the engine docker, which process cannot see. Start the "
         "scheduler with GPUSHARE_ENGINE=docker"
     ) in error
     await query(here.update, engine="process")

@@ -191,4 +191,4 @@ async def test_time_limit_holds_for_a_container_whose_gpu_is_gone(larger: InProc
     await larger.start()
     await larger.passes(600)
     ended = await larger.until(container, "killed")
-    assert ended.reason == "Its time of 600 s was over."
+    assert ended.reason == "Its time limit of 600 s was reached."

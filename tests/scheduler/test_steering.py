@@ -122,7 +122,7 @@ async def test_ttl_warns_then_ends(host: InProcess) -> None:
     assert [event.kind for event in await host.events(container, "warned", "killed")] == ["warned"]
     await host.passes(50)
     ended = await host.until(container, "killed")
-    assert ended.reason == "Its time of 3600 s was over."
+    assert ended.reason == "Its time limit of 3600 s was reached."
     assert (ended.finished_at - ended.started_at).total_seconds() == pytest.approx(3600, abs=2)
     kinds = [event.kind for event in await host.events(container)]
     assert kinds.index("warned") < kinds.index("killed") < kinds.index("ended")

@@ -20,7 +20,7 @@ async def test_a_pause_with_memory_frees_the_card_and_a_resume_loses_nothing(hos
     container = await notebook(host, 2 * GIB)
     answer = await host.command("pause", container, free_memory=True)
     assert answer.outcome == "done", answer.message
-    assert "GiB of GPU memory came free in" in answer.message
+    assert "GiB of GPU memory was freed in" in answer.message
     swapped = await host.get(container)
     assert (swapped.state, swapped.swap, swapped.paused_at is not None) == ("swapped", Swap.OUT, True)
     assert swapped.swapped > 2 * GIB
@@ -42,7 +42,7 @@ async def test_what_came_free_is_anothers_and_it_comes_back_when_there_is_room(h
     other = await host.launch("workload", "--bytes", "4GiB", "--hold", "600", gpu_memory=5 * GIB)
     await host.says(other, "holding")
     answer = await host.command("resume", container)
-    assert "as soon as its memory is back" in answer.message
+    assert "when its memory is back" in answer.message
     live = host.up.broker.live_containers[str(container.pk)]
     await host.eventually(lambda: live.suspended_since is not None)
     assert (await host.get(container)).state == "swapped"

@@ -40,7 +40,7 @@ async def test_who_is_let_go_by_a_process_of_its_own_is_found_out(host: InProces
     await host.says(cheat, "computing")
     await host.eventually(lambda: str(cheat.pk) in host.up.turns.failed)
     await host.up.store.flush()
-    assert "went on computing" in (await host.get(cheat)).no_turns
+    assert "computed while it was stopped" in (await host.get(cheat)).no_turns
     before = standing(host, cheat).had
     await goes_on(host, honest, cheat)
     host.up.turns._decide(Ticked(host.up.turns.now()))
@@ -48,7 +48,7 @@ async def test_who_is_let_go_by_a_process_of_its_own_is_found_out(host: InProces
     settings.GPUSHARE_BYPASS_ACTION = "kill"
     host.up.turns.bar(str(cheat.pk), HUNG, on=False)
     ended = await host.until(cheat, "killed")
-    assert "went on computing" in ended.reason
+    assert "computed while it was stopped" in ended.reason
 
 
 async def of_many(host: InProcess, processes: int) -> tuple[Container, Part]:

@@ -32,12 +32,12 @@ async def test_look_in_the_middle_of_a_kill_tells_of_no_pause(host: InProcess, m
         await kill(engine_id)
 
     monkeypatch.setattr(host.engine, "kill", freezes)
-    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.")
+    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time is up.")
     await host.eventually(frozen.is_set)
     if cut_off:
         monkeypatch.undo()
         await host.restart()
-    assert (await host.until(container, "killed")).reason == "Its time was over."
+    assert (await host.until(container, "killed")).reason == "Its time is up."
     assert [event.kind for event in await host.events(container)] == ["started", "killed", "ended"]
 
 
@@ -343,7 +343,7 @@ async def test_container_that_is_killed_while_it_is_being_paused_runs_in_its_gra
 
 async def test_container_whose_time_is_over_is_not_paused_in_its_grace(host: InProcess) -> None:
     container = await saving(host)
-    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time was over.", grace=PATIENCE)
+    host.up.ender.want(host.up.broker.live_containers[str(container.pk)], reason="Its time is up.", grace=PATIENCE)
     await host.says(container, "asked")
     answer = await host.command("pause", container)
     (host.home / "end").touch()

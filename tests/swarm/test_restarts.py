@@ -77,7 +77,7 @@ def test_removing_what_has_ended_and_a_time_limit_end_it_too(appliance: Applianc
     appliance.api("DELETE", f"containers/{removed}/")
     until(lambda: not services(swarm), 60)
     limited = launch(appliance, *FOREVER, name="limited", restart="always", ttl_seconds=2)
-    assert until_it_is(appliance, limited, "killed")["reason"] == "Its time of 2 s was over."
+    assert until_it_is(appliance, limited, "killed")["reason"] == "Its time limit of 2 s was reached."
     until(lambda: not services(swarm), 60)
     assert begun(appliance, "limited") == 1
 
@@ -95,5 +95,5 @@ def test_one_that_waits_for_room_is_called_off_like_a_job(appliance: Appliance, 
 def test_what_is_begun_again_is_not_removed_when_it_has_ended(appliance: Appliance) -> None:
     error = refusal(appliance, restart="always", remove_when_done=True)
     assert (error["field"], error["message"]) == (
-        "restart", "What is begun again is not removed when it has ended: ask for one.",
+        "restart", "A container that is restarted is not removed when it ends: choose one of the two.",
     )  # fmt: skip

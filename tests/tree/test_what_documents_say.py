@@ -98,8 +98,8 @@ def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
     ("name", "sentence", "held", "figure"),
     [
         ("docs/audit.md", "the scheduler brings it up to date each second", PERIODS["audit anchor"], 1),
-        ("docs/cli.md", "from two runs of a command, whoever launched them", peaks.ENOUGH_OF_A_COMMAND, 2),
-        ("docs/cli.md", "else from three runs of yours of the same image", peaks.ENOUGH_OF_A_PERSON, 3),
+        ("docs/cli.md", "from two runs of a command by any account", peaks.ENOUGH_OF_A_COMMAND, 2),
+        ("docs/cli.md", "else from three of your runs of the same image", peaks.ENOUGH_OF_A_PERSON, 3),
         ("docs/deciding.md", "has waited ten minutes (less with a high priority", heads.PATIENCE, 600),
         ("docs/people.md", "After ten wrong passwords for a name from one address", signin.FAILURES, 10),
         ("docs/people.md", "that address has to wait five minutes", signin.PAUSE, 300),

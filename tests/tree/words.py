@@ -73,6 +73,14 @@ PHRASES = {
     "This was not accepted": "Request refused",
     "Nothing needs anybody": "Nothing needs attention.",
     "goes on without a word": "Shorter waits send no notification.",
+    "not good any more": "no longer valid",
+    "The scheduler went away": "The connection to the scheduler was lost.",
+    "as the driver pleases": "as the driver schedules them",
+    "whose it is here": "its owner here",
+    "came to no end": "did not finish",
+    "Nobody says where": "The address of … is not known.",
+    "log tells more": "log has details",
+    "Its time was over": "Its time limit was reached.",
     "depending on who counted": "Sizes are in KiB, MiB, GiB and TiB (powers of 1024), as in Docker.",
 }
 

@@ -77,7 +77,7 @@ def test_what_was_called_off_or_has_ended_never_starts(node: Node) -> None:
     now = timezone.now()
     for fields in ({"kill_requested_at": now}, {"finished_at": now}):
         assert refused(node, waiting(name=str(uuid.uuid4()), **fields)).code == "called_off"
-    with pytest.raises(Problem, match="called off"):
+    with pytest.raises(Problem, match="was cancelled"):
         accept_placement.require_wanted(PlacementTicket(uuid.uuid4(), GIB, (0,), "key"))
 
 
@@ -111,7 +111,7 @@ def test_a_volume_is_made_for_a_launch_that_is_wanted_and_for_no_other(node: Nod
     options = PlacementTicket(waiting().pk, GIB, (0,), "key").options()
     mounting.make(node.pk, "one", options)
     mounting.make(node.pk, "one", options)
-    with pytest.raises(Problem, match="called off"):
+    with pytest.raises(Problem, match="was cancelled"):
         mounting.make(node.pk, "two", PlacementTicket(uuid.uuid4(), GIB, (0,), "key").options())
     assert Volume.objects.get().name == "one"
 

@@ -58,7 +58,7 @@ def test_raising_a_quota_is_held_to_the_same_limit(ada, gpu):
     container = make_container(ada, "a", gpu, quota=2 * GIB)
     make_container(ada, "b", gpu, quota=GIB)
     steering.change(ada, container, gpu_memory="3g")
-    with pytest.raises(Problem, match="at most"):
+    with pytest.raises(Problem, match="the limit for all"):
         steering.change(ada, container, gpu_memory="4g")
 
 
@@ -67,7 +67,7 @@ def test_priorities(ada, gpu):
     assert refused(ada, priority=1) == (403, "over_allowance", "priority")
     assert refused(ada, priority=-6) == (403, "over_allowance", "priority")
     steering.launch(ada, {"image": "local", "priority": -5})
-    with pytest.raises(Problem, match="not above 0"):
+    with pytest.raises(Problem, match="at most 0"):
         steering.change(ada, make_container(ada, "x", gpu), priority=3)
 
 

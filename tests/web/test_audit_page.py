@@ -164,7 +164,7 @@ def test_only_one_verifies_at_a_time_until_it_is_given_up(browser):
     assert "already" in browser.post("/audit/verify/").content.decode() or verified.under_way()
     Verification.objects.update(started_at=timezone.now() - timedelta(seconds=3 * verified.LONGEST))
     assert verified.under_way() is None
-    assert "no end" in verified.trouble()
+    assert "did not finish" in verified.trouble()
 
 
 def test_a_run_that_ends_ends_no_other_that_is_under_way():
@@ -206,4 +206,4 @@ def test_a_verification_that_cannot_be_begun_says_so_and_is_over(browser, monkey
         host.setattr("threading.Thread.start", refuses)
         browser.post("/audit/verify/")
     assert verified.under_way() is None
-    assert "It could not be begun: can't start new thread" in unescape(browser.get("/audit/").content.decode())
+    assert "It could not start: can't start new thread" in unescape(browser.get("/audit/").content.decode())

@@ -98,7 +98,7 @@ def test_what_may_have_been_done_is_not_called_nothing(admin_user, ada, monkeypa
     monkeypatch.setattr(nodes, "_delist", broken)
     answer = client_for(admin_user).delete("/api/v1/nodes/gone/")
     assert error_of(answer) == (503, "database_away")
-    assert "may have been done, or a part of it" in answer.json()["error"]["message"]
+    assert "may have been carried out, in whole or in part" in answer.json()["error"]["message"]
     assert "Nothing was done" not in answer.json()["error"]["message"]
 
 

@@ -68,19 +68,19 @@ Way = Callable[[User, Node, dict[str, Any]], Container]
         ({"gib_hours": 2}, {}, "You held 3.0 GiB·hours in the last seven days, and may hold 2."),
         ({"images": ["docs/*"]}, {}, "You may not launch lab/train: only docs/*."),
         ({"gpus": ["GPU-1"]}, {}, "You may not use GPU GPU-0."),
-        ({"priority_highest": 0}, {"priority": 1}, "Your priority may be not above 0."),
-        ({"priority_lowest": 0}, {"priority": -1}, "Your priority may be not below 0."),
-        ({"containers": 1}, {}, "You have 1 containers, and may have 1 at once."),
+        ({"priority_highest": 0}, {"priority": 1}, "Your priority may be at most 0."),
+        ({"priority_lowest": 0}, {"priority": -1}, "Your priority may be at least 0."),
+        ({"containers": 1}, {}, "Your limit of live containers is 1; you have 1."),
         (
             {"gpu_memory": 2 * GIB},
             {},
-            "This quota is 1 GiB; your other quotas are 1.5 GiB together, and all may be 2 GiB at most.",
+            "This quota is 1 GiB; your other quotas are 1.5 GiB together, and the limit for all is 2 GiB.",
         ),
-        ({"compute_weight": 50}, {"compute_weight": 60}, "A container of yours may weigh 50 at most."),
+        ({"compute_weight": 50}, {"compute_weight": 60}, "The weight of your containers may be at most 50."),
         (
             {"compute_limit": 50},
             {"compute_limit": 60},
-            "A container of yours may compute 50 % of a GPU's time at most.",
+            "The GPU time limit of your containers may be at most 50 %.",
         ),
     ],
     ids=lambda case: "-".join(case) if isinstance(case, dict) else "",
@@ -98,7 +98,7 @@ def test_what_is_beyond_the_allowance_is_refused_in_the_same_words_and_recorded(
         way(ada, node, {**WISH, **wish})
     problem = caught.value
     # A claim's refusal is read by others than its owner, so it says who is meant.
-    message = problem.message.removeprefix('To "ada", whose it is here: ')
+    message = problem.message.removeprefix('For its owner here, "ada": ')
     assert (problem.code, problem.status, message) == ("over_allowance", 403, sentence)
     assert list(Container.objects.live()) == [other]
     assert Claim.objects.count() == 1
@@ -107,7 +107,7 @@ def test_what_is_beyond_the_allowance_is_refused_in_the_same_words_and_recorded(
 @every_way
 @pytest.mark.parametrize(
     ("lowered", "sentence"),
-    [({"gpu_memory": GIB // 2}, "may be 512 MiB at most"), ({"gib_hours": 0}, "and may hold 0")],
+    [({"gpu_memory": GIB // 2}, "quotas together may be 512 MiB"), ({"gib_hours": 0}, "and may hold 0")],
     ids=["gpu_memory", "gib_hours"],
 )
 def test_an_allowance_lowered_while_the_owner_is_waited_for_counts(

@@ -27,7 +27,7 @@ def test_its_page_and_rest_say_why_it_is_out_and_when_it_comes_back(client, held
     )
     held.refresh_from_db()
     text = "It was idle, and gave way to “training”. Its programs continue; its GPU memory is in host memory"
-    assert f"{text} and comes back by itself when it computes again, as soon as 4 GiB are free." in page_of(held)
+    assert f"{text} and comes back by itself when it computes again, as soon as 4 GiB is free." in page_of(held)
     answer = client.get(f"/api/v1/containers/{held.pk}/").json()
     assert (answer["state"], answer["gave_way"], answer["gave_way_to"]) == ("swapped", "idle", "training")
 

@@ -72,7 +72,7 @@ def test_what_is_no_key_is_refused_in_a_sentence(admin: User, key: str) -> None:
     links.make(admin, loopback=True)
     answer = Client().post("/enter/", {"key": key})
     assert answer.status_code == 403
-    assert "This link is not good any more" in answer.content.decode()
+    assert "This link is no longer valid" in answer.content.decode()
     assert SignInLink.objects.count() == 1
 
 

@@ -173,8 +173,8 @@ def with_password_again(user: User) -> tuple[User, Client]:
 
 @pytest.mark.parametrize(
     ("form", "words"),
-    [({"old": "wrong"}, "not your password"), ({"new": "short", "again": "short"}, "too short"),
-     ({"again": "another one"}, "not the same"), ({"new": "", "again": ""}, "blank"),
+    [({"old": "wrong"}, "not your current password"), ({"new": "short", "again": "short"}, "too short"),
+     ({"again": "another one"}, "two passwords differ"), ({"new": "", "again": ""}, "blank"),
      ({"new": "x" * 5000, "again": "x" * 5000}, "no more than 4096")],
 )  # fmt: skip
 def test_a_password_that_cannot_be_changed_stays(gpu, form, words):

@@ -72,12 +72,12 @@ def test_a_bad_label_is_reported_with_what_was_typed_and_changes_nothing(browser
 
 
 def test_it_is_removed_once_it_is_away_and_empty(browser, gpu2):
-    assert "The scheduler of &quot;gpu2&quot; lives." in post(browser, do="remove")
+    assert "The scheduler of &quot;gpu2&quot; runs." in post(browser, do="remove")
     Node.objects.update(seen_at=timezone.now() - timedelta(minutes=1))
     container = make_container(make_user("ada"), "held")
     type(container).objects.update(node=gpu2)
     answer = post(browser, do="remove")
-    assert "&quot;gpu2&quot; holds 1 container that may live (held)" in answer
+    assert "&quot;gpu2&quot; holds 1 container that may still run (held)" in answer
     assert 'name="force"' in answer
     type(container).objects.update(finished_at=timezone.now())
     assert "gpu2 is removed" in post(browser, do="remove")

@@ -38,7 +38,7 @@ def test_one_that_holds_something_is_not_removed_and_the_reason_says_what_to_do(
     with pytest.raises(Problem) as caught:
         nodes.expel("root", "gone")
     assert caught.value.code == "node_holds"
-    assert '"gone" holds 1 container that may live (training).' in caught.value.message
+    assert '"gone" holds 1 container that may still run (training).' in caught.value.message
     assert "--force" in caught.value.message
     held.refresh_from_db()
     assert (held.finished_at, node().removed_at) == (None, None)
@@ -81,7 +81,7 @@ def test_what_a_node_whose_clock_is_ahead_held_has_not_ended_before_its_start(he
 
 def test_one_that_lives_with_the_appliances_own_rights_is_never_removed(held: Container) -> None:
     Node.objects.update(seen_at=timezone.now())
-    with pytest.raises(Problem, match="lives"):
+    with pytest.raises(Problem, match="runs"):
         nodes.expel("root", "gone", force=True)
     held.refresh_from_db()
     assert held.finished_at is None
@@ -100,7 +100,7 @@ def test_over_rest_it_has_to_be_asked_for(held: Container, admin_user: User) -> 
 def test_one_whose_scheduler_has_just_started_is_not_removed(held: Container) -> None:
     """It has given no sign of life yet, and takes over what lives: that would be lost, and then ended by it."""
     Node.objects.update(holder="a boot and a home", started_at=timezone.now())
-    with pytest.raises(Problem, match="lives"):
+    with pytest.raises(Problem, match="runs"):
         nodes.expel("root", "gone", force=True)
     held.refresh_from_db()
     assert held.finished_at is None
@@ -118,7 +118,7 @@ def test_one_whose_scheduler_comes_back_in_the_middle_of_its_removal_is_not_remo
 
     monkeypatch.setattr(nodes, "named", and_back)
     Node.objects.update(role="of_its_own")  # which may be taken away from one that lives, but not by this
-    with pytest.raises(Problem, match="lives"):
+    with pytest.raises(Problem, match="runs"):
         nodes.remove(admin_user, "gone", force=True)
     held.refresh_from_db()
     assert held.finished_at is None

@@ -377,6 +377,6 @@ def test_what_lacks_or_is_on_a_card_that_is_gone_needs_attention(ada, client, gp
     ReservedGpu.objects.update(short=GIB)
     (item,) = attention.items()
     assert (item.kind, item.person) == ("reserved_short", "ada")
-    assert item.message.startswith("1 GiB lacks of what is reserved on GPU 0 of host for ada from ")
+    assert item.message.startswith("1 GiB of what is reserved on GPU 0 of host for ada from ")
     Gpu.objects.update(present=False)
     assert [each.message.partition(",")[0] for each in attention.items()] == ["GPU 0 of host is gone"]

@@ -128,7 +128,7 @@ def test_what_was_killed_or_removed_is_not_begun_again_whichever_run_it_was(node
     first.refresh_from_db()
     assert runs.is_over(first)
     assert refused(nodes[0], first) == "called_off"
-    with pytest.raises(Problem, match="called off"):
+    with pytest.raises(Problem, match="was cancelled"):
         accept_placement.require_wanted(PlacementTicket(first.pk, GIB, (0,), "key"))
 
 

@@ -53,14 +53,14 @@ def test_the_log_says_it_once_a_name_with_the_line_to_set_and_not_for_ever(clien
         asked(client, "gpu1.lab")
     messages = [record.getMessage() for record in caplog.records if record.name == "gpushare.hosts"]
     assert messages == [
-        'Somebody asked for "gpu1.lab" and was refused. If that is this host: '
+        'A request for the host name "gpu1.lab" was refused. If that is this host: '
         'GPUSHARE_ALLOWED_HOSTS="localhost 127.0.0.1 gpu1.lab"'
     ]
     for number in range(3 * hosts.NAMES):
         asked(client, f"made-up-{number}.example")
     messages = [record.getMessage() for record in caplog.records if record.name == "gpushare.hosts"]
     assert len(messages) == hosts.NAMES + 1
-    assert messages[-1].startswith("No more names")
+    assert messages[-1].startswith("Further refused names")
 
 
 @pytest.mark.parametrize("known", [["localhost"], ["*"], [".lab.example"]])

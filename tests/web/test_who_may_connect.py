@@ -60,7 +60,7 @@ MAY_NOT = {"console": "use the console of", "exec": "start anything in", "port":
     [
         ("viewer", Role.VIEWER, Scope.WRITE, 403, ""),
         ("stranger", Role.USER, Scope.WRITE, 403, 'You may not {} "shell": it belongs to owner.'),
-        ("owner", Role.USER, Scope.READ, 403, "This token is for reading only."),
+        ("owner", Role.USER, Scope.READ, 403, "This token is read-only."),
         ("nobody", None, None, 401, "Sign in, or send a token."),
     ],
 )

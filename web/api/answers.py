@@ -43,7 +43,7 @@ class ContainerAnswer(Answer[Container]):
     run_of = serializers.UUIDField(
         source="run_of_id",
         allow_null=True,
-        help_text="The first run of what a Swarm has begun again; null: this is it.",
+        help_text="The first run of a launch that a Swarm restarted; null: this one.",
     )
     gave_way = serializers.CharField(
         help_text='Why its VRAM was moved to host memory for others, "idle", "share", "rotate" or "booked"; else empty.'
@@ -54,9 +54,9 @@ class ContainerAnswer(Answer[Container]):
     ranks = serializers.SerializerMethodField(
         help_text="Its ranks of NCCL, by their largest communicator: rank, of how many, pid on the host, GPU."
     )
-    command = serializers.SerializerMethodField(help_text="null for who may not steer it.")
+    command = serializers.SerializerMethodField(help_text="null for readers who may not steer it.")
     env = serializers.SerializerMethodField(
-        help_text="The names only: values may be secrets. null for who may not steer it."
+        help_text="The names only: values may be secrets. null for readers who may not steer it."
     )
 
     class Meta:
@@ -227,7 +227,7 @@ class WaitingAnswer(Answer[Container]):
     since = serializers.DateTimeField(source="queued_since")
     waits_for = serializers.ChoiceField(choices=["memory", "node"])
     reason = serializers.CharField(source="queue_reason")
-    bytes = serializers.IntegerField(source="queue_bytes", help_text="What its waiting calls ask for.")
+    bytes = serializers.IntegerField(source="queue_bytes", help_text="Bytes that its waiting calls ask for.")
     gpus = WaitingGpuAnswer(source="claims", many=True)
 
     class Meta:

@@ -16,18 +16,18 @@ from web.services import attention
 
 
 class AttentionAnswer(serializers.Serializer[Any]):
-    key = serializers.CharField(help_text="Stays the same for as long as this is so.")
+    key = serializers.CharField(help_text="Stays the same while the item lasts.")
     kind = serializers.ChoiceField([kind.value for kind in attention.Kind])
-    person = serializers.CharField(help_text="Whose it is; empty: the host's.")
+    person = serializers.CharField(help_text="Its owner; empty: the host.")
     message = serializers.CharField()
     since = serializers.DateTimeField(allow_null=True)
     container = serializers.UUIDField(allow_null=True, source="container.pk", default=None)
     gpu = serializers.CharField(allow_null=True, source="gpu.uuid", default=None)
-    node = serializers.CharField(help_text="The name of the one that it is about; empty: of none, or of all.")
+    node = serializers.CharField(help_text="Name of the container concerned; empty: none, or all.")
     because = serializers.CharField(help_text="The key of the item that causes it; empty: none that is known.")
     acts = serializers.SerializerMethodField(
-        help_text="What would help, and you may do: free, resume and kill it; first: put it at the head of queue/; "
-        "again: launch the same with what was wrong mended."
+        help_text="What would help and is allowed to you: free, resume and kill it; first: put it first in queue/; "
+        "again: launch it again, corrected."
     )
     command = serializers.CharField(help_text="For a shell on the host, where nothing else helps.")
 

@@ -69,7 +69,7 @@ class VerifiedAnswer(serializers.Serializer[Any]):
     at = serializers.DateTimeField(allow_null=True)
     message = serializers.CharField(allow_blank=True)
     under_way = serializers.DateTimeField(allow_null=True)
-    trouble = serializers.CharField(allow_blank=True, help_text="Why the last attempt came to no end.")
+    trouble = serializers.CharField(allow_blank=True, help_text="Why the last attempt did not finish.")
 
 
 class Verify(APIView):

@@ -144,7 +144,7 @@ class Reservations(GenericViewSet[Any]):
 
 
 class CalendarAnswer(serializers.Serializer[Any]):
-    url = serializers.CharField(help_text="To subscribe to, as iCalendar. It is shown here and never again.")
+    url = serializers.CharField(help_text="To subscribe to, as iCalendar. It is shown once.")
 
 
 class CalendarAddress(APIView):

@@ -39,7 +39,7 @@ def _with_sums(nodes: Sequence[Node]) -> Sequence[Node]:
 
 
 class InvitationAnswer(serializers.Serializer[Any]):
-    command = serializers.CharField(help_text="To be typed on the host, as root. It has the token in it.")
+    command = serializers.CharField(help_text="To run on the host as root. It contains the token.")
 
 
 class Nodes(ListAPIView[Node]):

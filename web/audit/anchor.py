@@ -26,7 +26,7 @@ ACCEPTED = "audit-accepted"  # the entry of an admin who takes the chain's end f
 
 
 UNKNOWN = (
-    "nobody can tell whether the chain's end was cut off. Compare what an earlier `verify_audit` printed (--known); "
+    "it is unknown whether the end of the chain was cut off. Compare what an earlier `verify_audit` printed (--known); "
     "`verify_audit --accept` then takes the chain as it is."
 )
 
@@ -73,8 +73,8 @@ def keep() -> None:
         return
     if noted and noted[0] and not Seal.objects.filter(number=noted[0], hash=noted[1]).exists():
         raise Moved(
-            f"The audit log was cut off or replaced: seal {noted[0]} is not what it was. "
-            f"`manage.py verify_audit` tells more; {path()} stays as it is."
+            f"The audit log was cut off or replaced: seal {noted[0]} has changed. "
+            f"`manage.py verify_audit` has details; {path()} stays as it is."
         )
     _write(chain.number, chain.hash)
 

@@ -41,12 +41,12 @@ def under_way() -> datetime | None:
 
 
 def trouble() -> str:
-    """Why the last attempt came to no end; empty if it did."""
+    """Why the last attempt did not finish; empty if it did."""
     row = Verification.objects.filter(pk=_ROW).first()
     if row is None:
         return ""
     if row.started_at is not None and _given_up(row.started_at):
-        return "The last attempt came to no end: its process did. Try again."
+        return "The last verification did not finish: its process ended. Try again."
     return row.trouble
 
 
@@ -102,7 +102,7 @@ def start() -> bool:
     try:
         threading.Thread(target=_run, args=[now], name="verify-audit", daemon=True).start()
     except RuntimeError as error:  # the host lets no thread be started
-        _gave_up(now, f"It could not be begun: {error}. Try again.")
+        _gave_up(now, f"It could not start: {error}. Try again.")
     return True
 
 
@@ -112,7 +112,7 @@ def _run(begun: datetime) -> None:
     except TooLong:
         _gave_up(
             begun,
-            f"It was not done after {LONGEST / 60:.0f} minutes. On the host, `manage.py verify_audit` has no bound.",
+            f"It did not end within {LONGEST / 60:.0f} minutes. On the host, `manage.py verify_audit` has no limit.",
         )
     except Exception as error:
         log.exception("The audit log could not be verified")

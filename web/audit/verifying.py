@@ -44,7 +44,7 @@ def verify(*known: tuple[int, str] | None, each: Each = lambda: None) -> tuple[i
     faults += [*_unsealed(AllocationEvent.objects.all()), *_unsealed(AuditEntry.objects.all())]
     for number, noted in filter(None, known):
         if number and not Seal.objects.filter(number=number, hash=noted).exists():
-            faults.append(f"Seal {number} is not what it was when its hash was noted.")
+            faults.append(f"Seal {number} has changed since its hash was noted.")
     return sound, faults
 
 

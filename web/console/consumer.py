@@ -44,10 +44,10 @@ from web.people.roles import Deed, require, require_steering
 from web.relay.reaching import Kind, found_elsewhere, reach
 from web.spec.requests import ExecSpec
 
-BAD_FRAME = Problem("bad_frame", "This is not what a console sends.", 400)
+BAD_FRAME = Problem("bad_frame", "This is not a message of a console.", 400)
 SAYS_WITHIN = 10.0  # seconds
-NOTHING_SAID = Problem("too_slow", "Nothing was said about what is to be started.", 408)
-AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
+NOTHING_SAID = Problem("too_slow", "The message does not say what to start.", 408)
+AWAY = Problem("scheduler_away", "The connection to the scheduler was lost. The container continues.", 503)
 
 
 class ConsoleConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]

@@ -315,7 +315,7 @@ def _require_open(answer: Frame | None) -> None:
         case (FrameKind.REFUSED, payload):
             raise problem_of(payload)
         case _:
-            raise Problem("scheduler_away", "The scheduler went away; try again shortly.", 503)
+            raise Problem("scheduler_away", "The connection to the scheduler was lost; try again shortly.", 503)
 
 
 def problem_of(payload: bytes) -> Problem:

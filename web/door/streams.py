@@ -29,7 +29,7 @@ from web.models import Container
 from web.relay.reaching import Kind, found_elsewhere, reach
 
 CHUNK = 128 << 10  # bytes
-WENT_AWAY = Problem("scheduler_away", "The scheduler went away. The container goes on.", 503)
+WENT_AWAY = Problem("scheduler_away", "The connection to the scheduler was lost. The container continues.", 503)
 _DOCKERS = struct.Struct("!BxxxI")
 ERRORS = 2  # as Docker numbers them
 

@@ -61,7 +61,7 @@ def _name(request: HttpRequest) -> str:
 
 def _problem(name: str) -> Problem:
     if not name:
-        return Problem("unknown_host", "The Host header of the request is no name of a host.", 400)
+        return Problem("unknown_host", "The Host header of the request is not a host name.", 400)
     return Problem(
         "unknown_host",
         f'This appliance does not answer to "{name}". An admin adds it to {SETTING} and restarts the appliance.',
@@ -77,8 +77,10 @@ def _tell(name: str) -> None:
         last = len(_logged) == NAMES
     if name:
         allowed = " ".join([*settings.ALLOWED_HOSTS, name])
-        log.warning('Somebody asked for "%s" and was refused. If that is this host: %s="%s"', name, SETTING, allowed)
+        log.warning(
+            'A request for the host name "%s" was refused. If that is this host: %s="%s"', name, SETTING, allowed
+        )
     else:
-        log.warning("Somebody asked with a Host header that is no name of a host, and was refused.")
+        log.warning("A request was refused: its Host header is not a host name.")
     if last:
-        log.warning("No more names that are refused are logged until the next start.")
+        log.warning("Further refused names are not logged until the next start.")

@@ -46,7 +46,7 @@ def refuse_other_sites(get_response: Respond) -> Respond:
         is_elsewhere = headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
         is_link = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest")) == ("navigate", "document")
         if is_elsewhere and not is_link and settings.SESSION_COOKIE_NAME in request.COOKIES:
-            text = "A page of another site may not ask for this.\n"
+            text = "A page of another site may not request this.\n"
             return HttpResponse(text, "text/plain; charset=utf-8", 403, headers={"Content-Security-Policy": POLICY})
         return get_response(request)
 

@@ -31,23 +31,23 @@ CLAIMS = (  # kind, name, column, what it is
 GPUS = (  # name, column, what one of its unit is, what it is
     ("memory_size_bytes", "total", 1, "What the card has, or the cap set by configuration."),
     ("memory_capacity_bytes", "capacity", 1, "What containers may hold together: without reserve and foreign memory."),
-    ("memory_free_bytes", "free", 1, "What nobody holds or has reserved of the capacity."),
+    ("memory_free_bytes", "free", 1, "Capacity that is neither held nor reserved."),
     ("memory_real_bytes", "real", 1, "In use, by NVML."),
     ("memory_foreign_bytes", "foreign", 1, "In use, but by no session."),
     ("utilisation_ratio", "utilisation", 0.01, "How much of the time the card computes."),
-    ("temperature_celsius", "temperature", 1, "How hot the card is."),
-    ("power_watts", "power", 1, "What the card takes."),
+    ("temperature_celsius", "temperature", 1, "Temperature of the card."),
+    ("power_watts", "power", 1, "Power that the card draws."),
 )
 SUMS = (  # name, column of the claims there, what their sum is
     ("memory_charged_bytes", "used", "What containers hold by our account."),
     ("memory_promised_bytes", "quota", "The quotas of the containers there, together."),
     ("memory_unexplained_bytes", "unexplained", "Held by containers past the shim; a part of what is foreign."),
-    ("memory_waiting_bytes", "waiting", "What calls ask for that wait for memory of this card."),
+    ("memory_waiting_bytes", "waiting", "Memory of this card that waiting calls ask for."),
 )
 HISTOGRAMS = (  # name, key in Node.figures, what it is
     ("wait_seconds", "waits", "Waits for GPU memory that have ended."),
-    ("decision_seconds", "decisions", "What deciding about one event took, with carrying it out."),
-    ("loop_late_seconds", "lateness", "How late the scheduler's loop came to what was due."),
+    ("decision_seconds", "decisions", "Time to decide about one event and to carry it out."),
+    ("loop_late_seconds", "lateness", "Delay of the scheduler's loop."),
 )
 STATES = list(State)
 LIVE = [state for state in STATES if state not in ENDED]
@@ -85,7 +85,7 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Family]:
                 {own: _epoch(node.started_at) for own, node in by.items()})  # fmt: skip
     yield gauge("gpushare_engine_up", "Whether the engine answers the scheduler: 1 or 0.",
                 {own: int(not node.engine_error) for own, node in by.items()})  # fmt: skip
-    yield gauge("gpushare_engine_outdated", "Parts of the engine that have known holes.",
+    yield gauge("gpushare_engine_outdated", "Parts of the engine with known vulnerabilities.",
                 {own: len(node.outdated) for own, node in by.items()})  # fmt: skip
     info = Family("info", "gpushare_node", "What the host runs.")
     for node in nodes:
@@ -107,7 +107,7 @@ def _work(reports: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Family]:
     turns = Family("counter", "gpushare_turns", "Turns of computing that containers were given.")
     calls = Family("counter", "gpushare_engine_calls", "Calls to the engine.")
     failures = Family("counter", "gpushare_engine_failures", "Calls to the engine that failed.")
-    written = Family("counter", "gpushare_events_written", "Events that the audit log has.")
+    written = Family("counter", "gpushare_events_written", "Events in the audit log.")
     behind = Family("gauge", "gpushare_store_behind", "Records that are not in the database yet.")
     for own, figures in reports:
         for kind in AllocationEvent.Kind.values:
@@ -132,7 +132,7 @@ def _gpus(nodes: Mapping[int, str]) -> Iterator[Family]:
     of_live = Claim.objects.filter(container__finished_at=None).order_by().values("gpu")
     summed = of_live.annotate(**{f"sum_{column}": Sum(column) for _, column, _ in SUMS})
     sums: dict[int, Mapping[str, Any]] = {row["gpu"]: dict(row) for row in summed}
-    info = Family("info", "gpushare_gpu", "Which card this is.")
+    info = Family("info", "gpushare_gpu", "Name and model of the card.")
     for own, gpu in by.items():
         info.add(f"{own},{labels(index=str(gpu['index']), name=gpu['name'])}")
     yield info
@@ -156,7 +156,7 @@ def _containers(nodes: Mapping[int, str]) -> Iterator[Family]:
     queue = Counter(dict.fromkeys(nodes.values(), 0))
     info = Family("info", "gpushare_container", "Which container this is.")
     suspended = Family("counter", "gpushare_container_suspended_seconds", "Time that it waited for GPU memory.")
-    swapped = Family("gauge", "gpushare_container_memory_swapped_bytes", "What of its GPU memory is in host memory.")
+    swapped = Family("gauge", "gpushare_container_memory_swapped_bytes", "Its GPU memory that is in host memory.")
     # A row for each claim, or one without: of each column Django makes a value of its own, so there are few.
     for pk, name, owner, node_id, image, place, out, waits_since, waited, gpu, *figures in (
         Container.objects.live().order_by().annotate(place=place_of_state()).values_list(

@@ -225,7 +225,7 @@ class Migration(migrations.Migration):
                 ('sentence', models.TextField(blank=True)),
                 ('broken_since', models.DateTimeField(help_text='When a fault was first found; null: there is none.', null=True)),
                 ('started_at', models.DateTimeField(help_text='While one is under way.', null=True)),
-                ('trouble', models.TextField(blank=True, help_text='Why the last attempt came to no end.')),
+                ('trouble', models.TextField(blank=True, help_text='Why the last attempt did not finish.')),
             ],
         ),
         migrations.CreateModel(

@@ -65,4 +65,4 @@ class Verification(models.Model):
     sentence = models.TextField(blank=True)
     broken_since = models.DateTimeField(null=True, help_text="When a fault was first found; null: there is none.")
     started_at = models.DateTimeField(null=True, help_text="While one is under way.")
-    trouble = models.TextField(blank=True, help_text="Why the last attempt came to no end.")
+    trouble = models.TextField(blank=True, help_text="Why the last attempt did not finish.")

@@ -30,7 +30,7 @@ class GaveWay(models.TextChoices):
             GaveWay.SHARE: "It was above its owner's fair share",
             GaveWay.BOOKED: "Its memory was reserved",
         }
-        return f"{was.get(self, 'It had its time')}, and gave way to"
+        return f"{was.get(self, 'It had used its time')}, and gave way to"
 
 
 class ExpectedBy(models.TextChoices):

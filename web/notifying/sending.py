@@ -53,7 +53,7 @@ def _post(row: Delivery, receiver: Receiver, now: datetime) -> None:
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         raise NotSent(f"It could not be reached: {_said(error)}", unreachable=True) from None
     if not 200 <= status < 300:
-        moved = " Redirects are not followed: enter the address that is meant." if 300 <= status < 400 else ""
+        moved = " Redirects are not followed: enter the final address." if 300 <= status < 400 else ""
         raise NotSent(f"It answered {status}.{moved} {answer}".strip())
 
 
@@ -92,7 +92,7 @@ def _mail(row: Delivery) -> None:
         letter = EmailMessage(subject, text, None, to, headers=headers, connection=connection)
         with _ended_after(connection, DEADLINE):
             if not letter.send():
-                raise NotSent("Nobody is there to send it to: it has no address.")
+                raise NotSent("It has no address to send to.")
     except (smtplib.SMTPConnectError, smtplib.SMTPServerDisconnected, OSError) as error:
         refused = isinstance(error, smtplib.SMTPResponseException | smtplib.SMTPRecipientsRefused)
         raise NotSent(f"The mail server does not take it: {_said(error)}", unreachable=not refused) from None

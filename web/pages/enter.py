@@ -39,7 +39,7 @@ def join(request: HttpRequest) -> HttpResponse:
     key, password = request.POST.get("key", ""), request.POST.get("password", "")
     try:
         if password != request.POST.get("again", ""):
-            raise invalid("The two are not the same. Type the password twice.", "again")
+            raise invalid("The two passwords differ. Type the password twice.", "again")
         memberships.use(request, key, password)
     except Problem as problem:
         return render(request, "join.html", {"problem": problem, "key": key}, status=problem.status)

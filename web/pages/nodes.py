@@ -94,7 +94,7 @@ def _do(actor: User, node: Node, form: QueryDict) -> str:
             return f"{name} has the label {label}={value}."
         case "unlabel":
             services.label(actor, name, {label: None})
-            return f"{name} has the label {label} no more."
+            return f"The label {label} of {name} is removed."
         case "remove":
             services.remove(actor, name, force="force" in form)
             return f"{name} is removed, and so are its rights. Its history stays."

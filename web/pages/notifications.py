@@ -68,13 +68,13 @@ def act(request: HttpRequest, what: str, pk: int = 0, action: str = "add") -> Ht
     """`what`: receivers, rules or silences; `action`: add, change, remove or test."""
     user, form = person(request), request.POST
     deeds: dict[tuple[str, str], Done] = {
-        ("receivers", "add"): ("The receiver is there: give it a rule.",
+        ("receivers", "add"): ("The receiver is added. It needs a rule.",
                                lambda: notifying.add_receiver(user, _receiver(form))),
         ("receivers", "change"): ("Saved.", lambda: notifying.change_receiver(user, pk, _receiver(form))),
         ("receivers", "remove"): ("It is removed.", lambda: notifying.remove(user, Receiver, pk)),
         ("receivers", "test"): ("Test message queued. Its result appears below.",
                                 lambda: notifying.test_receiver(user, pk)),
-        ("rules", "add"): ("The rule holds from now on.", lambda: notifying.add_rule(user, _rule(form))),
+        ("rules", "add"): ("The rule is in force.", lambda: notifying.add_rule(user, _rule(form))),
         ("rules", "change"): ("Saved.", lambda: notifying.change_rule(user, pk, _rule(form))),
         ("rules", "remove"): ("It is removed.", lambda: notifying.remove(user, Rule, pk)),
         ("silences", "add"): ("Silenced.", lambda: notifying.add_silence(user, _silence(form))),
@@ -109,7 +109,7 @@ def _rule(form: QueryDict) -> dict[str, Any]:
 def _silence(form: QueryDict) -> dict[str, Any]:
     hours = _number(form, "hours")
     if not 0 < hours <= 24 * 366:
-        raise invalid("A silence lasts more than no time, and a year at most.", "hours")
+        raise invalid("A silence lasts more than 0 hours and a year at most.", "hours")
     until = timezone.now() + timedelta(hours=hours)
     return {"until": until.isoformat()} | {
         name: form.get(name, "").strip() for name in ("kind", "person", "container", "note")

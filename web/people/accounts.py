@@ -142,7 +142,7 @@ def fault_of_name(username: str) -> str:
     if not username or username in (".", ".."):
         return "A name is letters, digits and @.+-_, and not dots alone."
     if (normal := model.normalize_username(username)) != username:
-        return f"Write it plainly, as {normal!r}."
+        return f"Write it as {normal!r}."
     return ""
 
 
@@ -151,7 +151,7 @@ def fault_of_group(name: str) -> str:
     if not name or name != name.strip() or not name.isprintable() or "/" in name or name in (".", ".."):
         return "A group's name is 1 to 150 characters that can be printed, without a slash or spaces around it."
     if (normal := unicodedata.normalize("NFKC", name)) != name:
-        return f"Write it plainly, as {normal!r}."
+        return f"Write it as {normal!r}."
     return ""
 
 

@@ -144,7 +144,7 @@ def require_launch(user: User, limits: Allowed, priority: int, quota: int, gpus:
     require_ever(limits, priority, quota, gpus)
     live = len(list(_held(user))) if limits.containers is not None else 0
     if limits.containers is not None and live >= limits.containers:
-        raise _over("", f"You have {live} containers, and may have {limits.containers} at once.")
+        raise _over("", f"Your limit of live containers is {limits.containers}; you have {live}.")
     require_quota(user, limits, quota)
 
 
@@ -154,7 +154,7 @@ def require_ever(limits: Allowed, priority: int, quota: int, gpus: Iterable[str]
     require_priority(limits, priority)
     if limits.gpu_memory is not None and quota > limits.gpu_memory:
         most = format_size(limits.gpu_memory)
-        raise _over("gpu_memory", f"This quota is {format_size(quota)}; all of yours may be {most} at most.")
+        raise _over("gpu_memory", f"This quota is {format_size(quota)}; your quotas together may be {most}.")
     if limits.containers == 0:
         raise _over("", "You may have no containers.")
 
@@ -168,7 +168,7 @@ def require_priority(limits: Allowed, priority: int) -> None:
     lowest, highest = limits.priority_lowest, limits.priority_highest
     if (lowest is not None and priority < lowest) or (highest is not None and priority > highest):
         words = " and ".join(
-            [f"not below {lowest}"] * (lowest is not None) + [f"not above {highest}"] * (highest is not None)
+            [f"at least {lowest}"] * (lowest is not None) + [f"at most {highest}"] * (highest is not None)
         )
         raise _over("priority", f"Your priority may be {words}.")
 
@@ -186,9 +186,9 @@ def require_share(limits: Allowed, **asked: int | None) -> None:
     """Refuses a compute_weight or compute_limit beyond the limits. No compute_limit at all is more than any."""
     heaviest, most = limits.compute_weight, limits.compute_limit
     if heaviest is not None and (asked.get("compute_weight") or 0) > heaviest:
-        raise _over("compute_weight", f"A container of yours may weigh {heaviest} at most.")
+        raise _over("compute_weight", f"The weight of your containers may be at most {heaviest}.")
     if most is not None and "compute_limit" in asked and (asked["compute_limit"] or 100) > most:
-        raise _over("compute_limit", f"A container of yours may compute {most} % of a GPU's time at most.")
+        raise _over("compute_limit", f"The GPU time limit of your containers may be at most {most} %.")
 
 
 def require_quota(user: User, limits: Allowed, quota: int, besides: Container | None = None) -> None:
@@ -198,8 +198,8 @@ def require_quota(user: User, limits: Allowed, quota: int, besides: Container | 
     if held + quota > limits.gpu_memory:
         raise _over(
             "gpu_memory",
-            f"This quota is {format_size(quota)}; your other quotas are {format_size(held)} together, and all may be "
-            f"{format_size(limits.gpu_memory)} at most.",
+            f"This quota is {format_size(quota)}; your other quotas are {format_size(held)} together, and the limit "
+            f"for all is {format_size(limits.gpu_memory)}.",
         )
 
 

@@ -22,10 +22,10 @@ from web.people.tokens import digest
 LASTS = timedelta(minutes=10)
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 SPENT = (
-    "This link is not good any more: it signs in once, within ten minutes. Sign in with a password, or start the "
+    "This link is no longer valid: it signs in once, within ten minutes. Sign in with a password, or start the "
     "appliance again: it prints a new one."
 )
-ELSEWHERE = "This link is good in a browser on the appliance's own host only. Sign in with a password."
+ELSEWHERE = "This link works only in a browser on the appliance's own host. Sign in with a password."
 
 
 def make(user: User, *, loopback: bool) -> str:

@@ -27,7 +27,7 @@ from web.people.tokens import digest
 log = logging.getLogger(__name__)
 LASTS = timedelta(days=7)  # an invitation
 WARNS = timedelta(days=14)  # before an account ends
-SPENT = "This invitation is not good any more: it was used, taken back, or is older than seven days. Ask for a new one."
+SPENT = "This invitation is no longer valid: it was used, withdrawn, or is older than seven days. Ask for a new one."
 
 
 def invite(actor: User, asked: dict[str, Any], allowance: dict[str, Any], ends_at: datetime | None) -> tuple[User, str]:

@@ -54,7 +54,7 @@ def change(request: HttpRequest, user: User, old: str, new: str) -> None:
     signin.require_patience(request, name)
     known = authenticate(request, username=name, password=asked["old"])
     if known is None or known.pk != user.pk:
-        raise Problem("bad_credentials", "That is not your password now. It is case-sensitive.", 403, "old")
+        raise Problem("bad_credentials", "This is not your current password. It is case-sensitive.", 403, "old")
     signin.forget_failures(request, name)
     require_good(user, asked["new"], "new")
     user.set_password(asked["new"])  # outside of the transaction: it takes a third of a second

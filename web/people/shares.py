@@ -149,4 +149,4 @@ def _group_of_theirs(user: User, name: str | None) -> Group | None:
 def _require_another(actor: User, user: User) -> None:
     """Nobody raises their own share, but for the only admin there is."""
     if actor.pk == user.pk and admins().exclude(pk=actor.pk).exists():
-        raise forbidden("Another admin has to do this: nobody raises their own share or forgives their own usage.")
+        raise forbidden("Another admin has to do this: admins may not raise their own share or reset their own usage.")

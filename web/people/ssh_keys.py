@@ -38,7 +38,7 @@ PRIVATE = "This is a private key. Keep it secret, and paste the file beside it t
 def add(user: User, asked: Any, by: Token | None = None) -> SshKey:
     """The key that somebody brings (a `SshKeySpec`). `by` is the token that asks, if one does. Raises Problem."""
     if by is not None and by.expires_at is not None:
-        raise forbidden("This token ends by itself and a key does not: add it on the page, or with another token.")
+        raise forbidden("This token expires and a key does not: add it on the page, or with another token.")
     spec = SshKeySpec.parse(asked)
     kind, fingerprint, comment = _read(spec["key"])
     name = spec["name"] or comment

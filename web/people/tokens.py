@@ -36,7 +36,7 @@ def give(user: User, asked: Any, by: Token | None = None) -> tuple[Token, str]:
     if by is not None and by.expires_at is not None:
         left = (by.expires_at - timezone.now()).total_seconds()
         if seconds is None or seconds > left:
-            raise forbidden("A token cannot make one that lives longer than itself.", "expires_in")
+            raise forbidden("A token cannot create one that expires later than itself.", "expires_in")
     expires_at = timezone.now() + timedelta(seconds=seconds) if seconds is not None else None
     return make(user, spec["name"], spec["scope"], expires_at)
 
@@ -58,7 +58,7 @@ def find(key: str) -> Token:
     if token.expires_at is not None and token.expires_at <= now:
         raise Problem("token_expired", f"This token expired on {token.expires_at:%Y-%m-%d %H:%M} UTC.", 401)
     if not token.user.is_active:
-        raise Problem("user_inactive", "This account is switched off.", 401)
+        raise Problem("user_inactive", "This account is disabled.", 401)
     # Once a minute is enough to see which tokens are in use, and spares a write a request.
     stale = Q(last_used_at=None) | Q(last_used_at__lt=now - timedelta(minutes=1))
     if token.last_used_at is None or now - token.last_used_at > timedelta(minutes=1):
@@ -69,7 +69,7 @@ def find(key: str) -> Token:
 
 def require_write(token: Token) -> None:
     if token.scope == Scope.READ:
-        raise forbidden("This token is for reading only.")
+        raise forbidden("This token is read-only.")
 
 
 def of_header(header: bytes) -> Token | None:

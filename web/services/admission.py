@@ -156,4 +156,4 @@ def is_taken(name: str) -> bool:
 
 
 def name_taken(name: str) -> Problem:
-    return conflict(f'A container named "{name}" is there already.', "name", code="name_taken")
+    return conflict(f'A container named "{name}" already exists.', "name", code="name_taken")

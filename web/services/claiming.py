@@ -25,7 +25,7 @@ from web.services.placement.place import Place
 ACTOR = seals.KUBELET
 ANY_NAMESPACE = "*"
 GROUP = "@"  # before the name of a group, where a person's could be
-ANEW = "Its claim was prepared anew: what had become of this attempt was not known."
+ANEW = "Its claim was prepared again: the result of this attempt was not known."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def claim(node: int, claimed: Claimed, ours: Callable[[], None] = lambda: None) 
             if problem.code != "over_allowance":
                 raise
             # It stands in the pod's events, which others read than who is meant by "you".
-            message = f'To "{owner.get_username()}", whose it is here: {problem.message}'
+            message = f'For its owner here, "{owner.get_username()}": {problem.message}'
             raise Problem(problem.code, message, problem.status, problem.field) from None
 
 
@@ -114,15 +114,13 @@ def owner_of(namespace: str, account: str = "") -> User:
     name = people.get(f"{namespace}/{account}") or people.get(namespace) or people.get(ANY_NAMESPACE)
     if not name:
         whom = f'the namespace "{namespace}"' if namespace else "pods whose names are not known yet (*)"
-        raise forbidden(
-            f"No account answers for {whom}: an admin names an account for it with GPUSHARE_KUBERNETES_PEOPLE."
-        )
+        raise forbidden(f"No account is set for {whom}: an admin sets one with GPUSHARE_KUBERNETES_PEOPLE.")
     if not name.startswith(GROUP):
         return account_that_launches(name)
     owner = account_that_launches(account)
     if not owner.groups.filter(name=name.removeprefix(GROUP)).exists():
         raise forbidden(
-            f'"{account}", the service account of its pod, is nobody in the group "{name.removeprefix(GROUP)}", to '
+            f'"{account}", the service account of its pod, is no member of the group "{name.removeprefix(GROUP)}", to '
             f'which the namespace "{namespace}" belongs here.'
         )
     return owner

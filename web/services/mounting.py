@@ -59,7 +59,7 @@ def _make(node: int, name: str, options: Mapping[str, str]) -> None:
     known = Volume.objects.select_for_update().filter(node=node)
     if (earlier := known.filter(name=name).first()) is not None:
         if earlier.options != dict(options):
-            raise conflict(f'The volume "{name}" is there already, with other options: remove it first.')
+            raise conflict(f'The volume "{name}" already exists, with other options: remove it first.')
         return
     if not name or len(name) > volumes.LONGEST_NAME:
         raise Problem("invalid", f"A volume's name has 1 to {volumes.LONGEST_NAME} characters.", 400)

@@ -121,9 +121,9 @@ def _expel(actor: str, name: str, *, force: bool, alive: bool) -> None:
         if getattr(error.__cause__, "sqlstate", "") != LOCKED:
             raise
         raise conflict(
-            f'"{name}" is not removed: somebody else in the database holds what is to be changed, and has not let go '
-            "of it. It is still listed; its own connections are gone, if it has joined. Try again; if it stays so, "
-            "pg_stat_activity says who that is.",
+            f'"{name}" is not removed: another connection to the database holds a lock on its '
+            "rows. It is still listed; its own connections are closed, if it has joined. Try again; pg_stat_activity "
+            "names that connection.",
             code="node_not_cut",
         ) from error
 
@@ -164,7 +164,7 @@ def _require_away(node: Node) -> None:
     starts = silent & ~Q(holder="") & Q(started_at__gte=Now() - LAPSES)
     there = Node.objects.filter(pk=node.pk)
     if (there.alive() | there.filter(starts)).exists():
-        raise conflict(f'The scheduler of "{node.name}" lives. Drain the node, wait, and stop its scheduler first.',
+        raise conflict(f'The scheduler of "{node.name}" runs. Drain the node, wait, and stop its scheduler first.',
                        code="node_alive")  # fmt: skip
 
 
@@ -174,9 +174,10 @@ def _require_empty(node: Node) -> None:
     if count := live.count():
         names = ", ".join(live.order_by("name").values_list("name", flat=True)[:3])
         raise conflict(
-            f'"{node.name}" holds {count} container{"s" * (count > 1)} that may live ({names}{", …" * (count > 3)}). '
-            "If it is away, start its scheduler: it says what became of them. If it is gone for good, remove it by "
-            "force (`--force`): then they end as lost with their node.",
+            f'"{node.name}" holds {count} container{"s" * (count > 1)} that may still run ({names}'
+            f"{', …' * (count > 3)}). "
+            "If it is away, start its scheduler: it reports their state. If it is gone for good, remove it by "
+            "force (`--force`): they are then recorded as lost.",
             code="node_holds",
         )
 

@@ -78,7 +78,7 @@ def test_receiver(user: User, pk: int) -> Delivery:
         audit.record(user.get_username(), "notify-test", receiver.name)
         # Counted last: who makes an entry of the audit log waits for others who do, and sees what they have made.
         if receiver.deliveries.filter(phase=Delivery.Phase.TEST, done_at=None).count() > TESTS_MOST:
-            raise conflict("Three such messages wait to be sent already: look at what became of them.")
+            raise conflict("Three test messages are already waiting to be sent: check their results first.")
     return made
 
 
@@ -168,7 +168,7 @@ def _clash(model: type[models.Model], asked: dict[str, Any]) -> Problem:
     """Why the database has not taken it."""
     if model is Rule:  # its receiver was removed meanwhile
         return invalid(f'There is no receiver "{asked["receiver"]}".', "receiver")
-    return Problem("name_taken", f'A receiver named "{asked.get("name")}" is there already.', 409, "name")
+    return Problem("name_taken", f'A receiver named "{asked.get("name")}" already exists.', 409, "name")
 
 
 def deliveries(receiver: str | None = None, open_: bool | None = None) -> QuerySet[Delivery]:

@@ -124,7 +124,9 @@ def edit(user: User, planned: Planned, **fields: Any) -> Planned:
 
     def check(row: Planned) -> None:
         if "after" in asked and (row.started_at is not None):
-            raise conflict(f'"{row.name}" has begun: what it was to begin after is over.', "after", code="has_begun")
+            raise conflict(
+                f'"{row.name}" has begun: its conditions can no longer be changed.', "after", code="has_begun"
+            )
         if "priority" in asked:
             asked["spec"] = {**row.spec, "priority": asked["priority"]}
 

@@ -66,7 +66,7 @@ def save(user: User, asked: Any, preset: Preset | None = None) -> Preset:
     except Problem as problem:
         raise invalid(problem.message, f"spec.{problem.field}" if problem.field else "spec") from None
     if "name" in spec["spec"]:
-        raise invalid("A name belongs to one container while that lives: leave it out.", "spec.name")
+        raise invalid("Leave the name out: two live containers cannot have the same name.", "spec.name")
     made = preset or Preset()
     for name, value in spec.items():
         setattr(made, name, value)

@@ -92,7 +92,7 @@ def begun(ticket: PlacementTicket) -> bool:
 
 
 def called_off() -> Problem:
-    return conflict("This launch has ended, or was called off.", code="called_off")
+    return conflict("This launch has ended, or was cancelled.", code="called_off")
 
 
 def next_of(ticket: PlacementTicket, node: int, volume: str, mount: str, claims: Mapping[str, int]) -> Container:

@@ -93,7 +93,7 @@ def check_receiver(fields: dict[str, Any]) -> None:
     if not mail and not fields["url"]:
         raise invalid("This needs an address to post to.", "url")
     if fields["kind"] == Receiver.Kind.WEBHOOK and not fields["secret"]:
-        raise invalid("A webhook needs a secret: by the signature its receiver knows that it was us.", "secret")
+        raise invalid("A webhook needs a secret: the signature shows that a message is from this appliance.", "secret")
     for name in ("url", "secret") if mail else ("addresses",):
         if fields[name]:
             raise invalid(f"A receiver of this kind has no {name}.", name)

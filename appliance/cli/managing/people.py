@@ -39,7 +39,7 @@ def people(
     ] = False,
     shares: Annotated[int | None, typer.Option(metavar="N", help="Fair share beside others; 1 is usual.")] = None,
     share_group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Of several groups with shares, the one that counts.")
+        str | None, typer.Option(metavar="GROUP", help="The group whose shares count, if several have any.")
     ] = None,
     boost: Annotated[
         int | None, typer.Option(metavar="N", help="Multiply the shares, with --until; 1 ends it.")
@@ -68,7 +68,7 @@ def people(
     if no_password and (not create or password_stdin):
         raise Problem("--no-password goes with --create, and not with --password-stdin", code="usage")
     if create and (on is not None or due):
-        raise Problem("--create excludes --on, --off and what is said of shares", code="usage")
+        raise Problem("--create excludes --on, --off and the options for shares", code="usage")
     client = connect()
     if name is None:
         return show(list(client.each("people/", page_size=1000)), lambda them: _list(them))

@@ -64,7 +64,9 @@ def ssh_config() -> None:
     client = connect()
     answer = client.get("ssh/")
     if answer["port"] is None:
-        raise Problem("there is no ssh here", code="no_ssh", hint="an admin sets GPUSHARE_SSH; use `gpushare exec`")
+        raise Problem(
+            "ssh is off on this appliance", code="no_ssh", hint="an admin sets GPUSHARE_SSH; use `gpushare exec`"
+        )
     host = urlsplit(client.url).hostname or "localhost"
     mine = client.get("me/")["username"]
     found = [

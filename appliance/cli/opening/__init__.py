@@ -18,7 +18,7 @@ def open_(
     port: Annotated[
         int,
         typer.Argument(
-            metavar="PORT", help="Default: its own, or the only one that listens.", max=65535, show_default=False
+            metavar="PORT", help="Default: its app's, or the only one that listens.", max=65535, show_default=False
         ),
     ] = 0,
     local_port: Annotated[

@@ -8,14 +8,14 @@ from appliance.running.door import let_in, listeners
 
 
 class Command(BaseCommand):
-    help = "Lets people into their containers: by ssh at GPUSHARE_SSH, to applications at GPUSHARE_APPS_LISTEN."
+    help = "Serves ssh (at GPUSHARE_SSH) and applications in the browser (at GPUSHARE_APPS_LISTEN)."
 
     def handle(self, *args: Any, **options: Any) -> None:
         ssh, apps = listeners()
         if not (ssh or apps):
             raise CommandError(
-                "Neither GPUSHARE_SSH nor GPUSHARE_APPS is set. The one says where to listen for ssh (2222, or "
-                "0.0.0.0:2222), the other under which names applications are opened (*.apps.lab.example)."
+                "Neither GPUSHARE_SSH nor GPUSHARE_APPS is set. GPUSHARE_SSH is the port for ssh (2222, "
+                "or 0.0.0.0:2222), GPUSHARE_APPS the domain of applications (*.apps.lab.example)."
             )
         for what, listener in (("by ssh", ssh), ("to applications", apps)):
             if listener:

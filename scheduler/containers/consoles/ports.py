@@ -55,7 +55,7 @@ async def connect(pid: int, port: int, owns: Owns) -> socket.socket:
         return connection
     except TimeoutError:
         connection.close()
-        raise Problem("not_reached", f"Port {found.port} in the container takes no connection now.", 409) from None
+        raise Problem("not_reached", f"Port {found.port} in the container accepts no connection now.", 409) from None
     except OSError as error:
         connection.close()
         raise _not_reached(port, error) from None

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 SAYS_WITHIN = 10.0  # seconds
 RELAYED = 384  # streams at once
-FULL = Problem("too_many_requests", "This host shows enough of its containers already; try again later.", 429)
+FULL = Problem("too_many_requests", "This host has too many open consoles and logs; try again later.", 429)
 
 
 class Relay:

@@ -8,7 +8,7 @@ from scheduler.engines.base import Attached, EngineError, Output
 from web.console.frames import CLOSES_WITHIN, WINDOW, BadFrame, FrameKind, Line, refusal
 from web.errors import Problem
 
-TAKEN_OVER = Problem("console_taken", "Somebody opened this console elsewhere.", 409)
+TAKEN_OVER = Problem("console_taken", "This console was opened elsewhere.", 409)
 KINDS = {Output.OUT: FrameKind.OUTPUT, Output.ERR: FrameKind.ERRORS}
 
 

@@ -13,7 +13,7 @@ from scheduler.core.people.tree import Tree
 class Mode(StrEnum):
     """How a card's computing is shared out."""
 
-    SHARED = "shared"  # all compute at once, as the driver pleases: nobody is stopped
+    SHARED = "shared"  # all compute at once, as the driver schedules them: nobody is stopped
     TURNS = "turns"
 
 

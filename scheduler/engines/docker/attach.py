@@ -52,7 +52,7 @@ def attach_again(client: Client, engine_id: str) -> "Attached":
     if not found["State"]["Running"]:
         raise EngineError("The container has ended.", code="container_ended")
     if not (config["OpenStdin"] or config["Tty"]):
-        raise EngineError("It was launched without a keyboard.", code="no_console")
+        raise EngineError("It was launched without input.", code="no_console")
     return attach(client, engine_id, interactive=config["OpenStdin"], tty=config["Tty"])
 
 

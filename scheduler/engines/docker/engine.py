@@ -145,12 +145,12 @@ class DockerEngine:
         why_not = (
             self._shared_cgroup.hold()
             if self._shared_cgroup
-            else "This Docker engine lets nobody choose a control group."
+            else "This Docker engine does not let clients choose a control group."
         )
         if why_not and why_not != self._why_not_held:
             log.warning(
-                "All containers together may pass the %s of host memory that are meant for them "
-                "(GPUSHARE_HOST_MEMORY), since no limit can be put on them: %s",
+                "All containers together may take more than the %s of host memory that are meant for them "
+                "(GPUSHARE_HOST_MEMORY): no limit can be set: %s",
                 format_size(self._limits.host_memory), why_not,
             )  # fmt: skip
         self._why_not_held = why_not
@@ -196,7 +196,7 @@ class DockerEngine:
         await self._image(launch.image, progress)
         if made := await self._try_to_make(launch):
             return made
-        raise EngineError(f'The image "{launch.image}" was taken away as soon as it had come.')
+        raise EngineError(f'The image "{launch.image}" was removed right after it was pulled.')
 
     async def _try_to_make(self, launch: Launch) -> str:
         """Its id; empty if its image is not there. Cancelled, it brings to its end what it has begun."""

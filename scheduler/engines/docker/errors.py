@@ -22,7 +22,7 @@ class Rule:
 
 
 NOT_ACCEPTED = (
-    "The registry of {image!r} asks for credentials, and has not accepted ours: an admin sets them with "
+    "The registry of {image!r} asks for credentials, and has rejected ours: an admin sets them with "
     "GPUSHARE_REGISTRY_CONFIG."
 )
 RULES = (
@@ -36,8 +36,8 @@ RULES = (
     Rule(r"authorization failed: no basic auth", "registry_refused", 409, NOT_ACCEPTED, "image"),
     Rule(r"no such image|manifest .*unknown|manifest for .* not found|repository does not exist|pull access denied"
          r"|name unknown|failed to resolve (reference|image).*: not found", "unknown_image", 404,
-         "There is no image {image!r}, here or at its registry, or its registry does not let us have it: for a private "
-         "one an admin sets credentials with GPUSHARE_REGISTRY_CONFIG.", "image"),
+         "There is no image {image!r}, here or at its registry, or its registry refuses access: for a private one "
+         "an admin sets credentials with GPUSHARE_REGISTRY_CONFIG.", "image"),
     Rule(r"unauthorized|authentication required|no basic auth", "registry_refused", 409, NOT_ACCEPTED, "image"),
     # Errors of a start, which runc reports, have such words of their own.
     Rule(r"^(?!.*(OCI runtime|runc |create task|mount))"
@@ -48,31 +48,31 @@ RULES = (
     Rule(r"port is already allocated|address already in use|bind.*address", "port_taken", 409,
          "One of the host's ports {ports} is taken.", "ports"),
     Rule(r"bind source path does not exist: \S*/mounts/[0-9a-f-]{36}/", "mounts_unseen", 503,
-         "Docker does not see what this scheduler mounts: both have to live in one mount namespace (a unit with "
+         "Docker does not see what this scheduler mounts: both must be in one mount namespace (a unit with "
          "PrivateTmp or PrivateMounts has one of its own)."),
     Rule(r"bind source path does not exist: (?P<what>\S+)", "volume_missing", 400,
          "{what} does not exist on the host.", "volumes"),
     Rule(r"type .bind.: stat (?P<what>\S+): permission denied", "folder_closed", 503,
-         "Docker may not enter {what}: an engine without root has to be of the very user who runs this scheduler."),
+         "Docker may not enter {what}: a rootless engine must run as the same user as this scheduler."),
     Rule(r"cgroups not configured for container", "not_supported", 409,
          "This Docker engine runs without root, and has no control groups by which programs could be stopped."),
     Rule(r"no space left on device|disk quota exceeded", "disk_full", 503, DISK_FULL),
     Rule(r"cannot mkdir|chdir to cwd|^(?!.*mounting).*(mkdir|lstat) .*: (not a directory|read-only file system)",
          "cannot_begin", 400,
-         "The command cannot begin in its working directory: that is no folder, and none can be made there.",
+         "The command cannot begin in its working directory: it is not a folder, and none can be created there.",
          "working_dir"),
     Rule(r'exec: "/sbin/docker-init"', "volume_in_the_way", 400,
          "A volume covers /sbin, where Docker puts the init that is the first process: give the volume another place, "
          "or launch without init (--no-init).", "volumes"),
     Rule(r"exec format error", "cannot_execute", 400,
-         "The image {image!r} cannot run {command!r}: it is no program for this kind of machine.", "command"),
+         "The image {image!r} cannot run {command!r}: it is not a program for this kind of machine.", "command"),
     Rule(r'exec: ("(?P<command>[^"]+)": )?.*(permission denied|is a directory)', "cannot_execute", 400,
          "The image {image!r} cannot run {command!r}: that is not executable.", "command"),
     Rule(r'(exec: "(?P<command>[^"]+)": )?executable file not found|exec: .*no such file or directory',
          "cannot_start", 400,
          "The image {image!r} cannot run {command!r}: there is no such program in it.", "command"),
     Rule(r"unable to find (?P<what>(user|group) [^:]+)", "user_not_in_image", 400,
-         "The image {image!r} knows no {what}: give a number, such as 1000.", "user"),
+         "The image {image!r} has no {what}: give a number, such as 1000.", "user"),
     Rule(r"no command specified", "no_command", 400,
          "Say what to run: the image {image!r} has no command of its own.", "command"),
     Rule(r"could not select device driver|nvidia-container-cli|unresolvable CDI devices", "gpu_unreachable", 503,
@@ -91,7 +91,9 @@ def explain(error: Exception, *, address: str, image: str = "", command: str = "
     if isinstance(error, requests.exceptions.Timeout):
         return EngineAway(f"Docker at {address} is too slow: it has not answered in time. Try again in a minute.")
     if not isinstance(error, docker.errors.APIError):
-        return EngineAway(f"Docker does not answer at {address}. Is it running, and may we reach it? ({_short(error)})")
+        return EngineAway(
+            f"Docker does not answer at {address}. Is it running, and may the scheduler reach it? ({_short(error)})"
+        )
     said = str(error.explanation or error)
     for rule in RULES:
         if found := re.search(rule.pattern, said, re.IGNORECASE | re.DOTALL):

@@ -72,8 +72,8 @@ class SharedCgroup:
     def __str__(self) -> str:
         """The reason of a container that was ended because all together had passed the limit."""
         return (
-            f"Out of host memory: all containers together passed the {format_size(self.total)} that they may take, "
-            "and the kernel ended this one for it."
+            f"Out of host memory: all containers together exceeded their limit of {format_size(self.total)}, and the "
+            "kernel ended this one."
         )
 
     def _make(self) -> None:
@@ -98,7 +98,7 @@ class SharedCgroup:
             return
         lower = limit is None or limit > self.total
         if lower and (held := self.held()) > self.total:  # in version 2 some of them would be ended at once
-            raise OSError(errno.EBUSY, f"Those that run hold {format_size(held)} already.")
+            raise OSError(errno.EBUSY, f"Running containers hold {format_size(held)} already.")
         # That with swap is never the lower of the two.
         for name in self._limits if lower else reversed(self._limits):
             if (self._folder / name).exists() or name == self._limits[0]:

@@ -161,7 +161,7 @@ class ProcessEngine:
             raise
 
     async def attach(self, engine_id: str) -> Attached:
-        raise EngineError("There is no keyboard into a local process.", code="not_supported", status=400)
+        raise EngineError("A local process takes no input.", code="not_supported", status=400)
 
     async def exec(self, engine_id: str, asked: Exec) -> Executed:
         running = self._found.living(engine_id)

@@ -21,7 +21,7 @@ CHUNK = 32 << 10  # bytes, the most in one piece of output
 STARTS_WITHIN = 10.0  # seconds
 LAST_WORDS = 1.0  # seconds for what is printed still, once it has ended; others may hold its output open
 ANSWER = 4096  # bytes
-NO_DOOR = "There is no way in: it is just ending."
+NO_DOOR = "Nothing can be started in it: it is ending."
 
 
 async def execute(folder: Path, asked: Exec) -> "Executed":

@@ -18,7 +18,7 @@ from scheduler.engines.process import tree
 from scheduler.engines.process.folders import forget
 from scheduler.engines.process.keeper import boot_id, is_starting, write_json
 
-CUT_OFF = "It ended with its keeper process, which somebody killed or the host did for lack of memory."
+CUT_OFF = "It ended with its keeper process, which was killed by a user, or by the host for lack of memory."
 RESTARTED = "The host was restarted while it ran, and its keeper with it."
 
 

@@ -40,7 +40,7 @@ def require_manager(info: Mapping[str, Any]) -> None:
     """`info` is Docker's own (GET /info). Raises EngineAway."""
     if not info.get("Swarm", {}).get("ControlAvailable"):
         raise EngineAway(
-            "GPUSHARE_ENGINE is swarm, and this Docker engine is no manager of a Swarm. Make it one: "
+            "GPUSHARE_ENGINE is swarm, and this Docker engine is not a manager of a Swarm. Make it one: "
             "`docker swarm init`, or `docker swarm join` with a manager's token. "
             "On nodes that only run containers, GPUSHARE_ENGINE is docker."
         )
@@ -145,7 +145,7 @@ class SwarmManager:
             return  # somebody else has
         except docker.errors.APIError as error:
             if "out of sequence" in str(error.explanation):
-                raise EngineError("Somebody else changes this service just now.", code="busy") from error
+                raise EngineError("Another client is changing this service.", code="busy") from error
             raise
 
 

@@ -48,7 +48,7 @@ class ApiAway(ApiError):
 def path_of(group: str, *names: str) -> str:
     """Below this group of the API. ApiError for what is no name: some are read in objects that others have written."""
     if odd := [name for name in names if not _NAME.fullmatch(name)]:
-        raise ApiError(f'"{odd[0][:64]}" is no name of an object.', 404)
+        raise ApiError(f'"{odd[0][:64]}" is not the name of an object.', 404)
     return "/".join([group, *names])
 
 
@@ -125,7 +125,7 @@ class Api:
         except (ValueError, RecursionError) as error:  # a claim's parameters are whatever its author likes
             raise ApiAway(f"What {self._url} answers to {method} {path} cannot be read: {error}.") from error
         if not isinstance(found, dict):
-            raise ApiAway(f"What answers at {self._url} is no Kubernetes API server.")
+            raise ApiAway(f"What answers at {self._url} is not a Kubernetes API server.")
         return found
 
     def _headers(self) -> dict[str, str]:
@@ -158,7 +158,7 @@ def _of_the_pod() -> str:
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise ApiAway(
-            "Nobody says where the API server is. Within a pod KUBERNETES_SERVICE_HOST does; else set "
+            "The address of the API server is not known. In a pod it is in KUBERNETES_SERVICE_HOST; elsewhere set "
             "GPUSHARE_KUBERNETES_API."
         )
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

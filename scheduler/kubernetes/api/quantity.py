@@ -17,7 +17,7 @@ def read(text: object) -> int:
     """Bytes, rounded up as Kubernetes rounds. Raises ValueError with a sentence."""
     match = _FORM.fullmatch(str(text)) if isinstance(text, str | int) and not isinstance(text, bool) else None
     if match is None or len(match[1]) > 40:
-        raise ValueError(f'"{str(text)[:64]}" is no amount of memory such as 4Gi')
+        raise ValueError(f'"{str(text)[:64]}" is not an amount of memory such as 4Gi')
     suffix = match[2] or ""
     scale = Decimal(f"1{suffix}") if suffix[:1] in ("e", "E") and suffix[1:] else _SUFFIXES[suffix]
     return int((Decimal(match[1]) * scale).to_integral_value(ROUND_CEILING))

@@ -64,7 +64,7 @@ class DevicePlugin:
         self.endpoint = self._kubelet.with_name(f"{DRIVER}.sock")
         self._sockets = Sockets()
         self._known: tuple[int, int] | None = None  # the kubelet's socket and ours, when it last heard of us
-        self.registered = "The kubelet has not heard of the device plugin yet."
+        self.registered = "The kubelet does not know the device plugin yet."
 
     async def run(self) -> None:
         """Until cancelled; then the socket is gone. Raises CannotServe."""

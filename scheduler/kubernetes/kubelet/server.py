@@ -57,7 +57,7 @@ class KubeletServer:
         self.endpoint = self._home / "dra.sock"
         self.registry = folder / "plugins_registry" / f"{DRIVER}.sock"
         self._sockets = Sockets()
-        self.registered = "The kubelet has not asked for us yet."
+        self.registered = "The kubelet has not contacted this driver yet."
 
     async def run(self) -> None:
         """Within `alone`, until cancelled; then the sockets are gone. Raises CannotServe."""

@@ -55,7 +55,7 @@ class Service:
         """For a person. A sentence about what is so now. Raises Problem."""
         self._require_here(gpu)
         self._drain(gpu, reason or "An admin takes it out of service.")
-        return f"GPU {self._gpus.cards[gpu].index} takes no new containers. What runs there goes on, or is moved."
+        return f"GPU {self._gpus.cards[gpu].index} takes no new containers. Its containers continue, or are moved."
 
     def undrain(self, gpu: str) -> str:
         self._require_here(gpu)

@@ -283,7 +283,7 @@ class Computing:
         if seen.escapes == ESCAPED:
             seen.escapes = 0
             self._escaped(owner)
-            self._player.hang(owner, "It went on computing while it was stopped: a process of it lets it go.")
+            self._player.hang(owner, "It computed while it was stopped: one of its processes resumes it.")
 
     def _glance(self) -> None:
         """Whether who has a turn makes use of it."""

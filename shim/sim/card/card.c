@@ -77,7 +77,7 @@ int card_create(const char *path, unsigned gpus, uint64_t bytes, uint64_t free_d
 }
 
 /* Programs on a card may put anything in its file's place: a FIFO would hold up whoever opens it, a link would lead a
- * scheduler of root's elsewhere. Returns -1 if it is no file of its own. */
+ * scheduler of root's elsewhere. Returns -1 if it is not a file of its own. */
 static int open_file(const char *path, int how, struct stat *status) {
     int fd = open(path, how | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return -1;

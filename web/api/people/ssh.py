@@ -23,7 +23,7 @@ from web.spec.people import SshKeySpec
 
 
 class SshAnswer(serializers.Serializer[Any]):
-    port = serializers.IntegerField(allow_null=True, help_text="null: there is no ssh here (GPUSHARE_SSH).")
+    port = serializers.IntegerField(allow_null=True, help_text="null: ssh is off on this appliance (GPUSHARE_SSH).")
     host_key = serializers.CharField(help_text="As it stands in known_hosts after the host's name.")
     fingerprint = serializers.CharField(help_text="Of the host key, as ssh-keygen -l says it.")
 

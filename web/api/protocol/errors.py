@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _AWAY = "The database is busy, full or away."
 # What is written in several transactions, or was committed before the database went, is not undone by an error.
-_MAYBE_DONE = "What you asked for may have been done, or a part of it: look before you ask again."
+_MAYBE_DONE = "The request may have been carried out, in whole or in part: check before you repeat it."
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.ParseError: "not_json",
     exceptions.NotAuthenticated: "not_authenticated",
@@ -69,7 +69,7 @@ def problem_of(error: Exception) -> Problem:
         case DatabaseError():
             log.error("The database refused", exc_info=error)
             return Problem("database_away", f"{_AWAY} Try again shortly.", 503)
-    return Problem("internal_error", "Server error; its log tells more.", 500)
+    return Problem("internal_error", "Server error; the log has details.", 500)
 
 
 @csrf_exempt  # or a POST to nowhere would be answered about cookies

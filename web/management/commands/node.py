@@ -20,9 +20,9 @@ class Command(BaseCommand):
         add.add_argument("name", help="the node's: its host name, or another")
         remove = verbs.add_parser("remove", help="takes a node's rights in the database away, within ten seconds")
         remove.add_argument("name")
-        remove.add_argument("--force", action="store_true", help="also with containers: they end as lost with it")
+        remove.add_argument("--force", action="store_true", help="also with containers: they are recorded as lost")
         verbs.add_parser("setup", help="prints SQL with which a superuser of PostgreSQL sets it up for nodes, once")
-        verbs.add_parser("rules", help="makes what nodes may do in the database what this release says; harmless")
+        verbs.add_parser("rules", help="renews the nodes' rights in the database for this release; safe to repeat")
 
     def handle(self, *args: Any, verb: str, name: str = "", **options: Any) -> None:
         try:
@@ -34,12 +34,12 @@ class Command(BaseCommand):
                     self.stderr.write(why_not)
             elif verb == "remove":
                 nodes.expel(BY, name, force=options["force"])
-                self.stdout.write(f"{name} may not read or write anything any more. What it has reported stays.")
+                self.stdout.write(f"{name} has no access to the database any more. Its records stay.")
             elif verb == "setup":
                 self.stdout.write(setup.script())
             elif rules.are_applied():
                 rules.apply()
-                self.stdout.write("What nodes may do is as this release says.")
+                self.stdout.write("The nodes' rights are those of this release.")
             else:
                 self.stdout.write("PostgreSQL is not set up for nodes: no node has a role of its own.")
         except Problem as problem:

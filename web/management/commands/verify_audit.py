@@ -12,7 +12,7 @@ from web.audit import anchor, verified
 
 
 class Command(BaseCommand):
-    help = "Recomputes the audit log's hash chain and tells of any change or gap."
+    help = "Recomputes the audit log's hash chain and reports any change or gap."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

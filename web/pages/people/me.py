@@ -131,9 +131,9 @@ def password(request: HttpRequest) -> HttpResponse:
     given = {name: request.POST.get(name, "") for name in ("old", "new", "again")}
     try:
         if given["new"] != given["again"]:
-            raise invalid("The two are not the same. Type the new password twice.", "again")
+            raise invalid("The two passwords differ. Type the new password twice.", "again")
         passwords.change(request, person(request), given["old"], given["new"])
     except Problem as problem:
         return _page(request, problem)
-    messages.success(request, "Your password is another one now. Wherever else you were signed in, you no longer are.")
+    messages.success(request, "Your password is changed. Your other sessions are signed out.")
     return redirect("me")

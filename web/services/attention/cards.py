@@ -57,8 +57,8 @@ def reserved(now: datetime) -> Iterator[Item]:
                 message = f"{name} is gone, and is reserved for {what}. Cancel that, or reserve another GPU."
             elif card.short:
                 message = (
-                    f"{format_size(card.short)} lacks of what is reserved on {name} for {what}: containers that cannot "
-                    "be moved, or for which host memory has no room, hold it."
+                    f"{format_size(card.short)} of what is reserved on {name} for {what} is missing: it is held by "
+                    "containers that cannot be moved, or for which host memory has no room."
                 )
             else:
                 continue
@@ -93,7 +93,7 @@ def _foreign(gpu: Gpu, size: int) -> Iterator[Item]:
         return
     message = f"{format_size(size)} of {_named(gpu)} is used by programs outside all containers"
     named = [_stranger(each) for each in gpu.strangers]
-    message += f": {'; '.join(named)}. Whoever owns them can end them." if named else ": nvidia-smi names them."
+    message += f": {'; '.join(named)}. Their owners can end them." if named else ": nvidia-smi names them."
     pids = ",".join(str(each["pid"]) for each in gpu.strangers)
     yield _of(gpu, Kind.FOREIGN, message, command=f"ps -o pid,user,lstart,args -p {pids}" if pids else "nvidia-smi")
 

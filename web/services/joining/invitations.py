@@ -29,7 +29,7 @@ LASTS = timedelta(hours=1)
 PREFIX = "gpn_"
 ANYWHERE = ("0.0.0.0", "::", "")  # what HOST may be, and nobody can connect to
 SPENT = (
-    "This token is not good: it may have been used, it is older than an hour, or it is mistyped. "
+    "This token is not valid: it may have been used, it is older than an hour, or it is mistyped. "
     "`gpushare-manage node add NAME` on the appliance's host makes another."
 )
 
@@ -62,7 +62,7 @@ def unreachable() -> str:
     url = _url()
     if not is_loopback(urlsplit(url).hostname or ""):
         return ""
-    return f"{url} is this host itself: for another one, set GPUSHARE_PUBLIC_URL to where it reaches the web side."
+    return f"{url} is this host itself: set GPUSHARE_PUBLIC_URL to an address that other hosts reach."
 
 
 def _url() -> str:
@@ -79,8 +79,8 @@ def join(asked: Any, address: str) -> dict[str, str]:
     if invitation is None:
         _refuse(spec["node"], 403, "bad_token", SPENT)
     if invitation.name != spec["node"]:
-        _refuse(spec["node"], 403, "other_node", f'This token is for the node "{invitation.name}", and this host says '
-                f'that it is "{spec["node"]}": --name says otherwise.')  # fmt: skip
+        _refuse(spec["node"], 403, "other_node", f'This token is for the node "{invitation.name}", and this host is '
+                f'"{spec["node"]}": --name sets another name.')  # fmt: skip
     _require_same_release(spec)
     _require_clean()
     roles.require_setup()
@@ -115,14 +115,14 @@ def join(asked: Any, address: str) -> dict[str, str]:
 def _require_same_release(spec: dict[str, Any]) -> None:
     if spec["release"] != settings.GPUSHARE_VERSION:
         raise conflict(
-            f"This appliance is release {settings.GPUSHARE_VERSION}, and the host has {spec['release']}: install the "
-            "same there first.",
+            f"This appliance is release {settings.GPUSHARE_VERSION}, and the host has {spec['release']}. Install the "
+            "same release there first.",
             code="other_release",
         )
     if spec["schema"] != last_change():
         raise conflict(
-            f"The host's program would read this database wrongly: its last change of it is {spec['schema']}, and here "
-            f"that is {last_change()}. Install the same release on both.",
+            f"The host's program does not match this database: its last migration is {spec['schema']}, and here it is "
+            f"{last_change()}. Install the same release on both.",
             code="other_schema",
         )
 
@@ -130,8 +130,8 @@ def _require_same_release(spec: dict[str, Any]) -> None:
 def _require_closed() -> None:
     if rules.is_open():
         raise conflict(
-            "Whoever may sign in to this database may make things in its schema, and a node could by that do what only "
-            "the appliance may. As a superuser of it: REVOKE CREATE ON SCHEMA public FROM PUBLIC.",
+            "Every role of this database may create objects in its schema, so a node could do what only the appliance "
+            "may. As a superuser: REVOKE CREATE ON SCHEMA public FROM PUBLIC.",
             code="open_schema",
         )
 

@@ -68,7 +68,7 @@ def _walk(base: Path, parts: Iterable[str]) -> int:
             message = f"{path} does not exist on the host."
             raise EngineError(message, code="volume_missing", status=400, field="volumes") from None
         if stat.S_IFMT(os.fstat(found).st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
-            raise _refused(f"{path} is no folder and no file.")
+            raise _refused(f"{path} is neither a folder nor a file.")
         return os.dup(found)
 
 

@@ -50,7 +50,7 @@ class Maker:
         if image is None:
             return ""
         if not turn.acquire(blocking=False):
-            raise EngineError("It was called off before it was made.")
+            raise EngineError("It was cancelled before it was created.")
         volumes = options.volumes(launch)
         sources = [volume.source for volume in volumes if volume.source.startswith("/")]
         find = partial(folders.find, roots=self.roots, owner=launch.owner)
@@ -127,8 +127,8 @@ class Maker:
             return
         except docker.errors.APIError as error:
             message = (
-                "Docker could neither start it nor take it away again, so it may run for a while: it is ended as soon "
-                f"as Docker can. Docker says: {error.explanation}"
+                "Docker could neither start nor remove it, so it may run for a while: it is ended as soon as Docker "
+                f"can. Docker says: {error.explanation}"
             )
             raise EngineAway(message) from error
 
