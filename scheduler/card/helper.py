@@ -62,7 +62,7 @@ MEANS: Mapping[int, tuple[Why, str]] = {
     1: (Why.NOT_THERE, "it does not use a card, or has ended"),
     2: (Why.NO_ROOM, "the card has no room for what it had there"),
     401: (Why.WRONG_STATE, "it is already locked, or not locked yet"),
-    600: (Why.BUSY, "what it had given the card to do was not done in time"),
+    600: (Why.BUSY, "work that it had queued on the GPU did not end in time"),
     801: (Why.CANNOT, "it uses managed memory, memory shared between processes, or MPS, which cannot be moved"),
 }
 

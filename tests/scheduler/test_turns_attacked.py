@@ -48,7 +48,7 @@ async def test_who_is_let_go_by_a_process_of_its_own_is_found_out(host: InProces
     settings.GPUSHARE_BYPASS_ACTION = "kill"
     host.up.turns.bar(str(cheat.pk), HUNG, on=False)
     ended = await host.until(cheat, "killed")
-    assert "computed while it was stopped" in ended.reason
+    assert "computed during the turns of others" in ended.reason
 
 
 async def of_many(host: InProcess, processes: int) -> tuple[Container, Part]:

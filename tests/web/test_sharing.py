@@ -13,7 +13,7 @@ from web.spec.requests import LaunchSpec
 from web.spec.several_hosts import ELSEWHERE
 
 pytestmark = pytest.mark.django_db
-STOPPED_NOT = "Process 7: the lock failed: what it had given the card to do was not done in time."
+STOPPED_NOT = "Process 7: the lock failed: work that it had queued on the GPU did not end in time."
 
 
 @pytest.fixture
