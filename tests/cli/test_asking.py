@@ -7,6 +7,7 @@ import pytest
 import appliance as product
 from tests.cli.support import gpushare
 from tests.support.appliance import WORKLOAD, until
+from tests.support.eventually import PATIENCE
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_wait_prints_the_exit_codes_and_exits_with_the_last(appliance, shell, st
     waiting = start("wait", "long", environ=appliance.environ)
     until(lambda: appliance.api("GET", f"containers/{made['id']}/")["state"] == "running")
     shell("kill", "long")
-    assert waiting.communicate(timeout=30)[0] == "137\n"
+    assert waiting.communicate(timeout=PATIENCE)[0] == "137\n"
     assert waiting.returncode == 137
 
 

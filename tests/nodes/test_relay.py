@@ -15,6 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.support.appliance import until
 from tests.support.cluster import Cluster
 from tests.support.constants import with_constants
+from tests.support.eventually import PATIENCE
 from tests.support.running import runs
 from web.console.frames import FrameKind
 
@@ -61,7 +62,7 @@ def shown(socket: ClientConnection, until_: bytes) -> bytes:
     """What it prints, until this is in it."""
     found = b""
     while until_ not in found:
-        message = socket.recv(60)
+        message = socket.recv(PATIENCE)
         assert isinstance(message, bytes), message
         if message[0] in (FrameKind.OUTPUT, FrameKind.ERRORS):
             found += message[1:]
@@ -95,14 +96,14 @@ def test_a_program_beside_it_and_its_exit_code(cluster: Cluster) -> None:
     made = launched(cluster, "sleep", "600", node="small")
     with terminal(cluster, made) as socket:
         socket.send(json.dumps({"command": ["sh", "-c", "read -r line; echo got $line; exit 7"], "interactive": True}))
-        assert socket.recv(30) == bytes([FrameKind.OPEN])
+        assert socket.recv(PATIENCE) == bytes([FrameKind.OPEN])
         socket.send(bytes([FrameKind.INPUT]) + b"something\n")
         assert shown(socket, b"\n") == b"got something\n"
         exit_code = next(message for message in socket if message[0] == FrameKind.EXIT)
         assert exit_code == bytes([FrameKind.EXIT, 0, 0, 0, 7])
     with terminal(cluster, made) as socket:
         socket.send(json.dumps({"command": ["/no/such"]}))
-        refused = json.loads(socket.recv(30))
+        refused = json.loads(socket.recv(PATIENCE))
     assert refused["error"]["code"] == "cannot_start" or refused["status"] < 500, refused
 
 
@@ -110,7 +111,7 @@ def test_an_end_of_the_line_ends_what_was_begun_on_the_node(cluster: Cluster) ->
     made = launched(cluster, "sleep", "600", node="small")
     with terminal(cluster, made) as socket:
         socket.send(json.dumps({"command": ["sleep", "4322"]}))
-        assert socket.recv(30) == bytes([FrameKind.OPEN])
+        assert socket.recv(PATIENCE) == bytes([FrameKind.OPEN])
         until(lambda: runs("sleep", "4322"))
     until(lambda: not runs("sleep", "4322"))
 
@@ -120,7 +121,7 @@ def test_a_killed_web_side_leaves_nothing_running_on_the_node(cluster: Cluster) 
     made = launched(cluster, "sleep", "600", node="small")
     with suppress(ConnectionClosed), terminal(cluster, made) as socket:
         socket.send(json.dumps({"command": ["sleep", "4323"]}))
-        assert socket.recv(30) == bytes([FrameKind.OPEN])
+        assert socket.recv(PATIENCE) == bytes([FrameKind.OPEN])
         until(lambda: runs("sleep", "4323"))
         cluster.kill("web")
         until(lambda: not runs("sleep", "4323"))
@@ -137,9 +138,9 @@ def test_a_killed_node_ends_a_terminal_in_words_and_a_followed_log_goes_on_where
     with following(cluster, made) as pieces, terminal(cluster, made) as socket:
         assert next(pieces) == b"one\n"
         socket.send(json.dumps({"command": ["sleep", "4324"]}))
-        assert socket.recv(30) == bytes([FrameKind.OPEN])
+        assert socket.recv(PATIENCE) == bytes([FrameKind.OPEN])
         cluster.kill("large")
-        said = json.loads(socket.recv(60))
+        said = json.loads(socket.recv(PATIENCE))
         assert said["error"]["message"] == "The connection to the scheduler was lost. The container continues."
         until(lambda: "large" not in cluster.alive())
         away = cluster.ask("GET", f"containers/{made['id']}/logs/")

@@ -62,7 +62,7 @@ async def test_a_helper_that_is_killed_within_a_restore_is_replaced(two: Host) -
     container = await holder(two, gpu_uuids=[uuid(two, 0)])
     fault(RESTORE, ASKER_DIES)
     await two.command("move", container, gpu=uuid(two, 1))
-    await eventually(lambda: two.up.broker.live_containers[str(container.pk)].swap == "", within=30)
+    await eventually(lambda: two.up.broker.live_containers[str(container.pk)].swap == "")
     assert (await real(two))[0] == 0
     await ends_well(two, container)
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from scheduler.gpus import Card
 from scheduler.store import Store, write_behind
 from scheduler.store.node_lease import NameTaken
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import query
 from tests.support.inprocess.host import InProcess
 from web.audit import verify
@@ -48,7 +48,7 @@ async def test_writing_ends_though_somebody_waits_for_it_at_that_very_moment(
     await eventually(lambda: store._awaited._waiters)  # it has written, and rests
     store.hurry()
     running.cancel()
-    await asyncio.wait([running], timeout=30)
+    await asyncio.wait([running], timeout=PATIENCE)
     assert running.cancelled()
     await store.close()
 

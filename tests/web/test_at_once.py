@@ -52,7 +52,7 @@ def key_of(name: str) -> str:
 
 def asked(site: Site, key: str, method: str = "GET", path: str = "me", body: Any = None) -> httpx.Response:
     headers = {"Authorization": f"Token {key}"}
-    return httpx.request(method, f"{site.url}/api/v1/{path}/", json=body, headers=headers, timeout=30)
+    return httpx.request(method, f"{site.url}/api/v1/{path}/", json=body, headers=headers, timeout=PATIENCE)
 
 
 def test_a_person_has_so_many_requests_under_way_and_others_go_on(site):
