@@ -77,11 +77,11 @@ class VolumeDriver:
         except DatabaseError as error:
             log.error("Docker's call %s: the database: %s", name, error)
             return {"Err": "gpushare: The database did not take this. Try again shortly."}
+        except TimeoutError:  # before OSError: it is one
+            return {"Err": "gpushare: The scheduler was not able to do this in time. Try again shortly."}
         except OSError as error:
             log.error("Docker's call %s: the host: %s", name, error)
             return {"Err": f"gpushare: The host does not let the scheduler do this now: {error.strerror or error}."}
-        except TimeoutError:
-            return {"Err": "gpushare: The scheduler was not able to do this in time. Try again shortly."}
         except Exception:
             log.exception("Docker's call %s", name)
             return {"Err": "gpushare: The scheduler failed at this; its log has details."}

@@ -59,7 +59,6 @@ EXCEPTIONS = {
     ),
     "the promise is a time, and what breaks it takes many times as long": (
         "tests/card/test_guardian.py::test_the_next_one_knows_who_was_locked_before_it_began",
-        "tests/plugin/test_many.py::test_five_hundred_at_once",
         "tests/scheduler/test_turns_processes.py",
         "tests/sim/test_card.py::test_a_frozen_process_holds_up_nobody",
     ),
