@@ -74,14 +74,14 @@ async def test_no_image_undoes_the_quota_or_reaches_the_host(host: Host, image: 
         container, command = await host.start_launch(
             "workload", "--bytes", "512MiB", image=image, gpu_memory=GIB, working_dir="/"
         )
-        command = await host.answer(command, within=60)
+        command = await host.answer(command)
         if command.outcome != Command.Outcome.DONE:
             assert command.code in {"cannot_start", "volume_in_the_way"}
             assert command.message
             return
-        await host.until(container, "exited", within=60)
+        await host.until(container, "exited")
         greedy = await host.launch("workload", "--bytes", "2GiB", image=image, gpu_memory=GIB, working_dir="/")
-        await host.until(greedy, "failed", within=60)
+        await host.until(greedy, "failed")
     claims = [await host.returned(each) for each in (container, greedy)]
     assert 512 << 20 <= claims[0].peak <= GIB, "it was under the shim"
     assert claims[1].peak < GIB
@@ -102,7 +102,7 @@ async def test_a_limit_that_an_image_asks_for_is_a_size_within_bounds_or_a_sente
     finally:
         client.close()
     container, command = await host.start_launch("true", image="gpushare/limit", gpu_memory=None)
-    command = await host.answer(command, within=60)
+    command = await host.answer(command)
     assert command.outcome == Command.Outcome.REFUSED
     assert "com.nvidia.memory.limit" in command.message or "more than" in command.message
     assert len(command.message) < 500

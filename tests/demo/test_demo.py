@@ -45,7 +45,6 @@ def demo(tmp_path: Path) -> Demo:
             },
             capture_output=True,
             text=True,
-            timeout=100,
             check=False,
         )
 

@@ -54,18 +54,18 @@ def stop(terminal: Terminal) -> None:
 @pytest.mark.long
 def test_the_demo_begins_when_somebody_has_opened_its_link_and_again_on_enter(tmp_path: Path) -> None:
     with started(tmp_path / "home", "demo") as it:
-        shown = it.until("The demo begins when you sign in", within=60)
+        shown = it.until("The demo begins when you sign in")
         address, key = link_in(shown)
         time.sleep(2)
         assert "launched" not in it.seen.decode()
         assert opened(address, key) == 200
         it.until("A  holds its memory")
         assert opened(address, key) == 403
-        it.until("Every step was observed", within=90)
+        it.until("Every step was observed")
         it.until("Enter plays it again")
         it.type("\r")
-        it.until("A  holds its memory", within=60)
-        it.until("Every step was observed", within=90)
+        it.until("A  holds its memory")
+        it.until("Every step was observed")
         stop(it)
         assert "Traceback" not in it.seen.decode()
 
@@ -74,7 +74,7 @@ def test_a_start_on_a_terminal_prints_a_link_and_elsewhere_none(tmp_path: Path) 
     for name in ("home", "other"):
         begin_with_tables(tmp_path / name / "database/gpushare.sqlite3")
     with started(tmp_path / "home", "up") as it:
-        address, key = link_in(it.until("Ctrl-C stops it", within=60))
+        address, key = link_in(it.until("Ctrl-C stops it"))
         assert opened(address, key) == 200
         stop(it)
     command = [sys.executable, str(ROOT / "manage.py"), "up"]

@@ -57,7 +57,7 @@ class Lab(Host):
     async def docker(self, *words: str, code: int | None = 0) -> str:
         """Runs Docker's client to its end; what it printed, errors too."""
         process = await self.docker_begin(*words)
-        out, _ = await asyncio.wait_for(process.communicate(), 100)
+        out, _ = await process.communicate()
         assert code in (None, process.returncode), out.decode()
         return out.decode()
 

@@ -60,7 +60,7 @@ async def test_what_docker_always_restarts_has_its_quota_again(lab: Lab, dockerd
         used = [each.used(gpu) for each in live_containers for gpu in each.quota if each.started_at]
         return bool(sessions) and not before & sessions and len(live_containers) == 1 and used[0] >= GIB
 
-    await eventually(holds, within=30.0)
+    await eventually(holds)
     (made,) = await lab.living()
     assert (made.name, made.image, made.state) == ("mine", IMAGE, "running")
     assert (await lab.claim(made)).quota == 2 * GIB

@@ -64,7 +64,7 @@ async def test_what_docker_is_to_restart_begins_once_the_scheduler_has(lab: Lab,
         await eventually(lab.socket.exists)
         await asyncio.to_thread(dockerd.start)
 
-    await eventually(lambda: holds(lab), within=60.0)
+    await eventually(lambda: holds(lab))
     again = await lab.running("always")
     assert again.pk != made.pk
     assert (again.image, (await lab.claim(again)).quota) == (IMAGE, 2 * GIB)

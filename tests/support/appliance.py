@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 # For all that asks: one made for each request would read the machine's certificates, 28 ms of CPU time.
 # No connection is kept, because whoever answered may be another process by the next request.
-http = httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
+http = httpx.Client(timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0))
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = str(ROOT / ".build" / "workload")
@@ -105,10 +105,9 @@ class Appliance:
         headers = {"Authorization": f"Token {self.token}"}
         while True:
             answer = http.request(method, f"{self.url}/api/v1/{path}", json=body, headers=headers)
-            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
-                break
+            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS and '"code":"scheduler_away"' not in answer.text:
+                return followed(self.api, answer)
             time.sleep(float(answer.headers["retry-after"]))
-        return followed(self.api, answer)
 
     def containers(self, **filters: str) -> list[dict[str, Any]]:
         """Those that live, or as the filters say."""

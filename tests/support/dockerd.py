@@ -22,6 +22,7 @@ import docker
 import pytest
 
 from tests.support.card import BUILD
+from tests.support.eventually import until
 
 IMAGE = "gpushare/test:latest"
 SHIFTED = 300_000
@@ -40,8 +41,6 @@ class Dockerd:
     quarter of a minute for each that nobody listens at any more.
     `remapped`: who is root in a container is the user SHIFTED on the host (`userns-remap`), and so on upwards.
     """
-
-    starts_within = 60.0  # seconds
 
     def __init__(self, folder: Path, bridge: str = "none", *, remapped: bool = False, plugins: bool = False) -> None:
         self.folder, self._bridge, self._remapped = folder, bridge, remapped
@@ -69,13 +68,8 @@ class Dockerd:
                  *self._flags()],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + self.starts_within
-        while not self._answers():
-            if self._process.poll() is not None:
-                return False
-            assert time.monotonic() < deadline, f"dockerd has not answered for {self.starts_within} s"
-            time.sleep(0.05)
-        return True
+        until(lambda: self._answers() or self._process.poll() is not None, every=0.05)
+        return self._process.poll() is None
 
     def _with_users(self) -> list[str]:
         """What it reads in /etc/subuid and /etc/subgid is its own: the host's files stay as they are."""

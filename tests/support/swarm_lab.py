@@ -31,16 +31,12 @@ from tests.support.eventually import until
 
 SUBNET = "172.31.253"  # of the bridge; the members are .1, .2 and .3
 
-SETTLES = 60.0  # seconds for a Swarm on a busy machine to agree on who is there
 AWAY = (docker.errors.DockerException, requests.exceptions.RequestException)
 _serial = itertools.count()
 
 
 class Member(Dockerd):
     """One engine of the Swarm; `declared` are its generic resources: kind → how many."""
-
-    # It waits a quarter of a minute for a plugin that is away, for each container that has a volume of it.
-    starts_within = 240.0
 
     def __init__(
         self, folder: Path, number: int, network: str, declared: Mapping[str, int], home: Path | None = None
@@ -113,7 +109,7 @@ class Lab:
         first.api.init_swarm(advertise_addr=first.ip, listen_addr=f"{first.ip}:2377")
         for other in others:
             self.join(other, by=first)
-        until(lambda: self.ready(first) == len(self.members), SETTLES, 0.1)
+        until(lambda: self.ready(first) == len(self.members), every=0.1)
 
     def join(self, member: Member, *, by: Member, role: str = "Manager") -> None:
         token = by.api.inspect_swarm()["JoinTokens"][role]
@@ -123,7 +119,7 @@ class Lab:
         """Forgets a member that is down."""
         gone = next(node for node in self.nodes(by) if node["Description"]["Hostname"] == name)
         by.api.update_node(gone["ID"], gone["Version"]["Index"], {**gone["Spec"], "Role": "worker"})
-        until(lambda: "ManagerStatus" not in by.api.inspect_node(gone["ID"]), SETTLES, 0.1)
+        until(lambda: "ManagerStatus" not in by.api.inspect_node(gone["ID"]), every=0.1)
         by.api.remove_node(gone["ID"], force=True)
 
     def nodes(self, by: Member) -> list[dict[str, Any]]:
@@ -189,7 +185,7 @@ def _end(member: Member) -> None:
             # The Swarm removes its own at the same moment: one of the two has a 404 or a 409.
             with contextlib.suppress(docker.errors.APIError):
                 member.api.remove_container(container, force=True, v=True)
-        until(lambda: not member_containers(member), SETTLES, 0.1)
+        until(lambda: not member_containers(member), every=0.1)
     finally:
         member.close()
         member.stop()

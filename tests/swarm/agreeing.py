@@ -11,7 +11,7 @@ import psycopg
 
 from tests.support.appliance import ROOT
 from tests.support.eventually import until
-from tests.swarm.three import CARDS, LABEL, SETTLES, Three
+from tests.swarm.three import CARDS, LABEL, Three
 
 EVERY = 0.25  # seconds
 
@@ -89,10 +89,10 @@ def _faults(database: psycopg.Connection[Any], questions: dict[str, str]) -> lis
 def agree(three: Three) -> None:
     """Database, engines, leases and audit, once all has ended."""
     with psycopg.connect(three.postgres.url, autocommit=True) as database:
-        until(lambda: not _faults(database, AT_THE_END), SETTLES, 0.5)
+        until(lambda: not _faults(database, AT_THE_END), every=0.5)
         assert _faults(database, NEVER) == []
-        until(lambda: not three.services(), SETTLES, 0.5)
-        until(lambda: all(not gpu["real"] for gpu in three.api("GET", "gpus/")["results"]), SETTLES, 0.5)
+        until(lambda: not three.services(), every=0.5)
+        until(lambda: all(not gpu["real"] for gpu in three.api("GET", "gpus/")["results"]), every=0.5)
         for gpu in three.api("GET", "gpus/")["results"]:
             assert gpu["free"] == gpu["capacity"], gpu
         for name in CARDS:

@@ -32,7 +32,6 @@ IMAGE = "gpushare/swarm:latest"
 CARDS = {"node1": "sim:1x1GiB", "node2": "sim:1x2GiB", "node3": "sim:2x1GiB"}
 DECLARED = [{"gpu0_mib": 1000}, {"gpu0_mib": 2000}, {"gpu0_mib": 1000, "gpu1_mib": 1000}]
 LABEL = "com.gpushare.launch"
-SETTLES = 120.0  # seconds for all of it to agree again, on a busy machine
 
 
 class Three(Cluster):
@@ -85,13 +84,13 @@ class Three(Cluster):
     def start_all(self) -> None:
         self.start("node1")
         self.start_web()
-        until(lambda: (self.home("node1") / "admin-token").exists(), SETTLES)
-        until(lambda: self.is_alive("node1"), SETTLES, 0.5)
+        until(lambda: (self.home("node1") / "admin-token").exists())
+        until(lambda: self.is_alive("node1"), every=0.5)
         for name in list(CARDS)[1:]:
             self.join(name)
             self.start(name)
-        until(lambda: self.alive() >= set(CARDS), SETTLES, 0.5)
-        until(self.knows_the_plugin, SETTLES, 0.5)
+        until(lambda: self.alive() >= set(CARDS), every=0.5)
+        until(self.knows_the_plugin, every=0.5)
 
     def knows_the_plugin(self) -> bool:
         """Whether the Swarm does, of each of its nodes: Docker tells what it has within half a minute."""
@@ -121,7 +120,7 @@ class Three(Cluster):
 
     def until_it_is(self, made: Any, *states: str) -> Any:
         try:
-            return until(lambda: (found := self.container(made))["state"] in states and found, SETTLES)
+            return until(lambda: (found := self.container(made))["state"] in states and found)
         except AssertionError:
             raise AssertionError(f"it is not {' or '.join(states)}: {self.container(made)}") from None
 

@@ -37,7 +37,7 @@ def test_a_full_disk_is_503_and_all_is_well_once_there_is_room(small: Appliance)
     path = f"containers/{living['id']}/"
     fill(small.home)
     # SQLite still has room in its log at first.
-    until(lambda: status(small, "PATCH", path, {"priority": 5}) == 503, within=60)
+    until(lambda: status(small, "PATCH", path, {"priority": 5}) == 503)
     refused = {"image": "local", "command": ["true"], "name": "refused"}
     assert status(small, "POST", "containers/", refused) == 503
     assert small.named("living")["state"] == "running"
