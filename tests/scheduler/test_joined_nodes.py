@@ -163,6 +163,7 @@ REFUSED = {
                              "VALUES (now(), 1, 999, 1, 1, 1, 0)",
     "usage of another's card": usage("999"),
     "usage of a name without an account": usage(OWN_CARD, "x"),
+    "usage under another name": "UPDATE web_usage SET person = 'x'",
     "an hour of a name without an account": "INSERT INTO web_usagehour (gpu_id, person, hour, had, due) "
                                             f"SELECT {OWN_CARD}, 'x', 1, 1, 1",
     "shares": "INSERT INTO web_personshares (user_id, shares, boost, forgiven) SELECT 1, 9, 1, 0",
