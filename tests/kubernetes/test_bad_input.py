@@ -119,7 +119,7 @@ async def test_a_namespace_without_an_account_and_an_allowance_that_is_used_up(l
 
     await query(allow)
     shown = await refused(lab, await lab.allocator.claim("3Gi", namespace="team-b"))
-    assert shown == 'For its owner here, "bob": This quota is 3 GiB; your quotas together may be 2 GiB.'
+    assert shown == 'For its owner here, "bob": This quota is 3 GiB; your quotas together may be at most 2 GiB.'
     noted = await query(lambda: list(AuditEntry.objects.filter(action="claim-refused").values_list("actor", flat=True)))
     assert noted == ["kubelet", "kubelet"]
 

@@ -254,7 +254,7 @@ async def test_who_may_have_nothing_more_running_keeps_no_memory_from_others(inp
     large = await plan(inprocess, "eve", gpu_memory=4 * GIB)
     await inprocess.passes(5)
     assert inprocess.up.broker.state.waiting == ()
-    assert "may have 1 at once" in (await row(large)).waits
+    assert "limit of live containers is 1" in (await row(large)).waits
 
 
 async def test_person_has_no_more_running_than_allowed_and_the_rest_waits(inprocess: InProcess) -> None:
@@ -271,7 +271,7 @@ async def test_person_has_no_more_running_than_allowed_and_the_rest_waits(inproc
     ("change", "reason"),
     [
         (lambda planned: User.objects.filter(username="ada").update(is_active=False), "account is disabled"),
-        (lambda planned: Allowance.objects.create(user=planned.owner, gpu_memory=GIB // 2), "may be 512 MiB at most"),
+        (lambda planned: Allowance.objects.create(user=planned.owner, gpu_memory=GIB // 2), "may be at most 512 MiB"),
     ],
 )
 async def test_what_can_never_start_any_more_ends_soon_with_its_reason(

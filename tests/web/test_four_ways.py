@@ -107,7 +107,7 @@ def test_what_is_beyond_the_allowance_is_refused_in_the_same_words_and_recorded(
 @every_way
 @pytest.mark.parametrize(
     ("lowered", "sentence"),
-    [({"gpu_memory": GIB // 2}, "quotas together may be 512 MiB"), ({"gib_hours": 0}, "and may hold 0")],
+    [({"gpu_memory": GIB // 2}, "quotas together may be at most 512 MiB"), ({"gib_hours": 0}, "and may hold 0")],
     ids=["gpu_memory", "gib_hours"],
 )
 def test_an_allowance_lowered_while_the_owner_is_waited_for_counts(

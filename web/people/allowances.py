@@ -154,7 +154,7 @@ def require_ever(limits: Allowed, priority: int, quota: int, gpus: Iterable[str]
     require_priority(limits, priority)
     if limits.gpu_memory is not None and quota > limits.gpu_memory:
         most = format_size(limits.gpu_memory)
-        raise _over("gpu_memory", f"This quota is {format_size(quota)}; your quotas together may be {most}.")
+        raise _over("gpu_memory", f"This quota is {format_size(quota)}; your quotas together may be at most {most}.")
     if limits.containers == 0:
         raise _over("", "You may have no containers.")
 
