@@ -51,9 +51,8 @@ def stubborn_image(dockerd: Dockerd) -> str:
 
 
 async def test_environment_of_image_and_user_cannot_undo_the_assignment(
-    docker_engine: DockerEngine, open_engine: Opener, a_launch: Launcher, stubborn_image: str, tmp_path: Path,
-    empty_shim: Path,
-) -> None:  # fmt: skip
+    open_engine: Opener, a_launch: Launcher, stubborn_image: str, tmp_path: Path, empty_shim: Path
+) -> None:
     simulation = Simulation(tmp_path / "sim", tmp_path / "card" / "state")
     simulation.libraries.mkdir()
     simulation.state.parent.mkdir()
