@@ -106,7 +106,9 @@ async def test_a_total_below_what_they_hold_ends_nobody_and_is_reported(
     holder = await engine.launch(a_launch("/bin/sh", "-c", HOLDS.format(60), memory=90 * MIB))
     await eventually(lambda: (engine.memory_left() or 0) < 36 * MIB)
     async with open_engine(host_memory=32 * MIB) as restarted:
-        assert "may take more than the 32 MiB of host memory that are meant for them (GPUSHARE_HOST_MEMORY)" in caplog.text
+        assert (
+            "may take more than the 32 MiB of host memory that are meant for them (GPUSHARE_HOST_MEMORY)" in caplog.text
+        )
         assert "Running containers hold 6" in caplog.text
         assert [each.condition for each in await restarted.statuses()] == [Condition.RUNNING]
         await restarted.kill(holder.engine_id)

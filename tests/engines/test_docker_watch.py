@@ -217,10 +217,10 @@ async def test_one_that_docker_could_not_remove_keeps_no_scheduler_from_starting
     async with open_engine() as engine:
         ended = (await engine.launch(a_launch("true"))).engine_id
         await eventually(lambda: docker_api.inspect_container(ended)["State"]["Status"] == "exited")
-        layer = docker_api.inspect_container(ended)["GraphDriver"]["Data"]["UpperDir"]
-        if not immutable(layer):
+        layer = (docker_api.inspect_container(ended)["GraphDriver"]["Data"] or {}).get("UpperDir", "")
+        if not layer or not immutable(layer):
             await empty(engine)
-            pytest.skip("this file system keeps nothing from being removed")
+            pytest.skip("containerd keeps the layer and removes it later, or this file system removes whatever it is")
         try:
             with pytest.raises(EngineError, match="operation not permitted"):
                 await removed(engine, ended)

@@ -62,6 +62,13 @@ class Registry:
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
+            def handle(self) -> None:
+                # containerd asks by TLS first, and goes on without where the answer begins as HTTP does.
+                if self.rfile.peek(1)[:1] == b"\x16":
+                    self.wfile.write(b"HTTP/1.0 400 no TLS here\r\n\r\n")
+                else:
+                    super().handle()
+
             def do_GET(self) -> None:
                 registry._answer(self)
 
