@@ -92,6 +92,7 @@ def nothing_lives(request: pytest.FixtureRequest) -> Iterator[None]:
     for container in appliance.containers():
         appliance.act(container, "kill")
     until(lambda: not appliance.containers())
+    until(lambda: not any(each["real"] for each in appliance.api("GET", "gpus/")["results"]))  # the next may need it
 
 
 def test_who_is_in_host_memory_and_waits_for_room(running: Running) -> None:

@@ -59,7 +59,7 @@ def test_a_time_limit_that_makes_no_sense_is_refused_or_passed_over(client, ada,
 @pytest.mark.parametrize(
     ("allowance", "query", "field", "message"),
     [
-        ({"gpu_memory": GIB}, {"gpu_memory": "2g"}, "gpu_memory", "together may be 1 GiB"),
+        ({"gpu_memory": GIB}, {"gpu_memory": "2g"}, "gpu_memory", "together may be at most 1 GiB"),
         ({"priority_highest": 0}, {"gpu_memory": "1g", "priority": "5"}, "priority", "at most 0"),
         ({"containers": 0}, {"gpu_memory": "1g"}, "", "may have no containers"),
         ({"gib_hours": 0}, {"gpu_memory": "1g"}, "", "may hold 0"),
