@@ -1,7 +1,6 @@
 """Two ranks on two simulated cards, and their gates."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -12,10 +11,8 @@ from tests.support.ranks import Rank, join
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> Iterator[Card]:
-    made = Card("sim:2x2GiB", tmp_path)
-    yield made
-    made.close()
+def card(two_gpus: Card) -> Card:
+    return two_gpus
 
 
 @pytest.fixture
