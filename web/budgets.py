@@ -79,13 +79,10 @@ def spend(name: str, key: str, seconds: int) -> bool:
     when the window ends.
     """
     entry = f"spent:{name}:{key}"
-    if cache.add(entry, 1, seconds):
-        return True
     try:
         return bool(cache.incr(entry) <= budget(name))
-    except ValueError:  # the window ended in between
-        cache.set(entry, 1, seconds)
-        return True
+    except ValueError:  # a window begins, or another request has begun it meanwhile
+        return cache.add(entry, 1, seconds) or spend(name, key, seconds)
 
 
 class Pace:

@@ -13,7 +13,7 @@ import pytest
 from django.test import RequestFactory
 
 from tests.support.eventually import until
-from tests.support.redis_server import BIN, running_redis
+from tests.support.redis_server import BIN, Redis, running_redis
 from web import budgets
 from web.http.throttle_cache import Counts
 from web.people import signin
@@ -22,13 +22,18 @@ pytestmark = [pytest.mark.production, pytest.mark.skipif(BIN is None, reason="ne
 
 
 @pytest.fixture
-def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
-    with running_redis() as redis:
-        made = Counts(redis.url, {})
-        monkeypatch.setattr(budgets, "cache", made)
-        monkeypatch.setattr(budgets, "budget", lambda name: 3)
+def redis() -> Iterator[Redis]:
+    with running_redis() as made:
         yield made
-        made._cache.get_client(None, write=True).connection_pool.disconnect()
+
+
+@pytest.fixture
+def counts(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
+    made = Counts(redis.url, {})
+    monkeypatch.setattr(budgets, "cache", made)
+    monkeypatch.setattr(budgets, "budget", lambda name: 3)
+    yield made
+    made._cache.get_client(None, write=True).connection_pool.disconnect()
 
 
 WINDOW = 60  # seconds: none ends while a busy machine counts
@@ -74,6 +79,16 @@ def test_count_that_somebody_wrote_without_an_end_is_none(counts: Counts) -> Non
     client.set(key, 500)
     assert client.pttl(key) == -1
     assert [spend() for _ in range(4)] == [True, True, True, False]
+
+
+def test_requests_share_connections(redis: Redis, counts: Counts) -> None:
+    """Django makes a cache for each: every request connected to Redis, which took longer than many have to do."""
+    client: Any = counts._cache.get_client(None, write=True)
+    spend()
+    before = client.info()["total_connections_received"]
+    for _ in range(5):
+        Counts(redis.url, {}).add("asked", 1, WINDOW)
+    assert client.info()["total_connections_received"] == before
 
 
 class Makes:

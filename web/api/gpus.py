@@ -1,7 +1,6 @@
 """gpus/: every GPU, what is charged and held on it, and how it is shared."""
 
-from django.db.models import BigIntegerField, OuterRef, QuerySet, Subquery, Sum, Value
-from django.db.models.functions import Coalesce
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
 from rest_framework.generics import GenericAPIView
@@ -14,21 +13,9 @@ from web.api.protocol.lists import list_response
 from web.api.protocol.outcome import ERRORS, decided
 from web.api.protocol.queries import PageQuery, Query
 from web.api.rows import GPUS
-from web.models import Claim, Gpu
+from web.models import Gpu
 from web.services import steering
 from web.spec.requests import ComputeSpec, NoteSpec
-
-
-def _sum_of_claims(field: str) -> Coalesce:
-    live = Claim.objects.filter(gpu=OuterRef("pk"), container__finished_at=None).order_by()
-    total = live.values("gpu").annotate(total=Sum(field)).values("total")
-    return Coalesce(Subquery(total), Value(0), output_field=BigIntegerField())
-
-
-def _gpus() -> QuerySet[Gpu]:
-    return Gpu.objects.select_related("node").annotate(
-        charged=_sum_of_claims("used"), granted=_sum_of_claims("granted"), promised=_sum_of_claims("quota")
-    )
 
 
 class Gpus(GenericAPIView[Gpu]):
@@ -38,10 +25,8 @@ class Gpus(GenericAPIView[Gpu]):
     tell. `present` is false for a card that was here once and is gone.
     """
 
+    queryset = Gpu.objects.all()
     serializer_class = GpuAnswer
-
-    def get_queryset(self) -> QuerySet[Gpu]:
-        return _gpus()
 
     @extend_schema(parameters=[PageQuery], responses={200: GpuAnswer(many=True), **ERRORS})
     def get(self, request: Request) -> HttpResponse:
@@ -53,17 +38,16 @@ class Gpus(GenericAPIView[Gpu]):
 
 
 class OneGpu(GenericAPIView[Gpu]):
+    queryset = Gpu.objects.all()
     serializer_class = GpuAnswer
     lookup_field = "uuid"
-
-    def get_queryset(self) -> QuerySet[Gpu]:
-        return _gpus()
 
     @extend_schema(responses={200: GpuAnswer, **ERRORS})
     def get(self, request: Request, uuid: str) -> Response:
         """One GPU, as in the list of all. 404: there was never one of this UUID."""
         Query.of(request)
-        return Response(self.get_serializer(self.get_object()).data)
+        (row,) = Gpu.objects.filter(pk=self.get_object().pk).values(*GPUS.columns)
+        return Response(next(GPUS.answers([row])))
 
     @extend_schema(request=ComputeSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
     def patch(self, request: Request, uuid: str) -> Response:

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from django.db.models import Sum
+
 from web.api.answers import ClaimAnswer, ContainerAnswer, GpuAnswer, WaitingAnswer
 from web.models import Claim
 from web.models.states import state_of
@@ -21,7 +23,8 @@ class Kind(NamedTuple):
     answers: Callable[[list[Row]], Iterator[Row]]
 
 
-_GPU = [name for name in GpuAnswer.Meta.fields if name != "node"]
+_SUMS = {"charged": "used", "granted": "granted", "promised": "quota"}  # of live containers' claims on a GPU
+_GPU = [name for name in GpuAnswer.Meta.fields if name not in ("node", *_SUMS)]
 _CLAIM = [name for name in ClaimAnswer.Meta.fields if name != "uuid"]
 _COMPUTED = {"owner", "node", "state", "gpus", "run_of", "share_not_kept", "ranks", *PRIVATE}
 _CONTAINER = [name for name in ContainerAnswer.Meta.fields if name not in _COMPUTED]
@@ -31,7 +34,12 @@ _SAME = [name for name in WaitingAnswer.Meta.fields if name not in ("owner", "no
 
 
 def _gpus(rows: Iterable[Row]) -> Iterator[Row]:
-    return ({**{name: row[name] for name in _GPU}, "node": row["node__name"]} for row in rows)
+    live = Claim.objects.filter(gpu__in=[row["pk"] for row in rows], container__finished_at=None).order_by()
+    sums = live.values_list("gpu").annotate(*(Sum(column) for column in _SUMS.values()))
+    of_gpu = {gpu: dict(zip(_SUMS, each, strict=True)) for gpu, *each in sums}
+    none = dict.fromkeys(_SUMS, 0)
+    for row in rows:
+        yield {**{name: row[name] for name in _GPU}, **of_gpu.get(row["pk"], none), "node": row["node__name"]}
 
 
 def _containers(rows: Iterable[Row]) -> Iterator[Row]:
@@ -76,6 +84,6 @@ def _claims(rows: Iterable[Row], *columns: str) -> dict[UUID, list[Row]]:
     return found
 
 
-GPUS = Kind([*_GPU, "node__name"], _gpus)
+GPUS = Kind(["pk", *_GPU, "node__name"], _gpus)
 CONTAINERS = Kind([*_CONTAINER, *_FACTS], _containers)  # without the private fields
 WAITING = Kind([*_SAME, *_WAITING.values(), "created_at", "owner__username", "node__name"], _waiting)

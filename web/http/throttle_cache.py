@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from functools import cache, cached_property
 from math import isfinite
 from typing import Any
 
 from django.core.cache.backends.locmem import LocMemCache
-from django.core.cache.backends.redis import RedisCache
+from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 from redis.exceptions import RedisError
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,12 @@ class Numbers:
         except ValueError:
             return 0.0
         return number if isfinite(number) else 0.0
+
+
+@cache
+def _client(server: str) -> RedisCacheClient:
+    """One for all: Django makes a cache for each request, which would connect anew."""
+    return RedisCacheClient([server], Numbers)  # type: ignore[arg-type]
 
 
 class Ending(RedisCache):
@@ -61,8 +68,13 @@ class Counts(Ending):
     """While Redis is away each process counts for itself: nothing stops, and nobody gets to try passwords freely."""
 
     def __init__(self, server: str, params: dict[str, Any]) -> None:
-        super().__init__(server, {**params, "OPTIONS": {"serializer": Numbers}})
+        super().__init__(server, params)
+        self._server = server
         self.own = LocMemCache("redis is away", params)
+
+    @cached_property
+    def _cache(self) -> Any:
+        return _client(self._server)
 
     add = _either("add")
     get = _either("get")
