@@ -20,7 +20,7 @@ from appliance import envfile
 from tests.support.appliance import ROOT, http, until
 from tests.support.documents import blocks
 from tests.support.eventually import PATIENCE
-from tests.support.postgres import BIN, Postgres, running_postgres
+from tests.support.postgres import Postgres, running_postgres
 from tests.support.production import Production
 from tests.support.redis_server import BIN as REDIS
 
@@ -80,8 +80,7 @@ def test_a_host_joins_and_works_by_what_the_page_says(tmp_path: Path) -> None:
             (setup,) = re.findall(
                 r"^gpu1\$ sudo gpushare-manage (node setup) \| sudo -u postgres psql ", CONSOLE, re.MULTILINE
             )
-            psql = [str(BIN / "psql"), "-q", postgres.superusers("lab")]
-            subprocess.run(psql, input=gpu1.web.manage(*setup.split()), text=True, check=True)
+            postgres.as_admin("lab", gpu1.web.manage(*setup.split()))
             said = gpu1.web.manage("node", "add", "gpu2").strip()
             (shown,) = re.findall(r"^(gpushare-node join .*)$", CONSOLE, re.MULTILINE)
             assert re.fullmatch(re.escape(shown).replace("…", r"\S+"), said), (said, shown)

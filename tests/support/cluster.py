@@ -29,9 +29,12 @@ CONTEXT = 66 << 20  # bytes, on a simulated card
 
 
 class Cluster:
-    """`cards`: GPUSHARE_GPUS by node. Nothing runs until it is started; the database has its tables."""
+    """`cards`: GPUSHARE_GPUS by node. `address`: where nodes reach the web side. Nothing runs until it is started; the
+    database has its tables."""
 
-    def __init__(self, folder: Path, postgres: Postgres, redis: Redis, cards: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, postgres: Postgres, redis: Redis, cards: Mapping[str, str], address: str = "127.0.0.1"
+    ) -> None:
         self.folder, self.postgres, self.redis, self.cards = folder, postgres, redis, dict(cards)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
         self._common = kept | {
@@ -40,10 +43,11 @@ class Cluster:
             "GPUSHARE_SECRET_KEY": "the same for all of them",
             "DATABASE_URL": postgres.url,
             "REDIS_URL": redis.url,
+            "GPUSHARE_ALLOWED_HOSTS": address,
         }
         self._services: dict[str, subprocess.Popen[bytes]] = {}
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((address, 0))
+        self.url = f"http://{address}:{self._listener.getsockname()[1]}"
         self.tokens = {"": ""}
 
     # ---- its processes ----

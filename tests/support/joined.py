@@ -12,7 +12,7 @@ import psycopg
 
 from appliance import envfile
 from tests.support.appliance import ROOT, WORKLOAD, http, until
-from tests.support.postgres import BIN, Postgres
+from tests.support.postgres import Postgres
 from tests.support.production import Production, end_all
 
 KEPT = "# of this host\nGPUSHARE_GPUS=sim:1x1GiB\nGPUSHARE_NODE=before\n"
@@ -34,9 +34,7 @@ class Site:
 
     def set_up(self, database: str) -> str:
         """What an admin of PostgreSQL does once. Returns what psql warns of."""
-        assert BIN is not None
-        psql, script = [BIN / "psql", "-q", self.postgres.superusers(database)], self.main.manage("node", "setup")
-        return subprocess.run(psql, input=script, text=True, check=True, stderr=subprocess.PIPE).stderr
+        return self.postgres.as_admin(database, self.main.manage("node", "setup"))
 
     def answers(self) -> bool:
         try:

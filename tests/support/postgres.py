@@ -21,6 +21,10 @@ from tests.support.ports import free_port
 
 _FOUND = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
 DATA = "data"
+# An admin is nobody whose role the appliance has, and that may be the first superuser.
+_AS_ANOTHER = """DO $$ BEGIN CREATE ROLE an_admin SUPERUSER; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+SET ROLE an_admin;
+"""
 BIN = _FOUND[-1].parent if _FOUND else None
 
 
@@ -53,6 +57,14 @@ class Postgres:
     def superusers(self, database: str) -> str:
         """The URL of a database for the superuser, who comes by the socket, whatever is asked for over the network."""
         return f"postgres://gpushare@/{database}?host={self._folder}&port={self._port}"
+
+    def as_admin(self, database: str, script: str) -> str:
+        """What an admin of PostgreSQL has psql do. Returns what psql warns of."""
+        assert BIN is not None
+        psql = [str(BIN / "psql"), "-q", self.superusers(database)]
+        done = subprocess.run(psql, input=_AS_ANOTHER + script, text=True, check=False, stderr=subprocess.PIPE)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
 
     def ask_for_passwords(self, group: str) -> None:
         """Members of this role have to give theirs; all others are let in."""

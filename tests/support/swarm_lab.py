@@ -46,6 +46,7 @@ class Member(Dockerd):
         (folder / "home").mkdir(mode=0o750)
         self.name, self.ip = f"node{number}", f"{SUBNET}.{number}"
         self._network, self.declared = network, dict(declared)
+        self._mounts: list[tuple[str, str]] = []
         (folder / "plugins").mkdir()
         self.configure("{}")
 
@@ -57,8 +58,9 @@ class Member(Dockerd):
         # Not `ip netns exec`: that shows a /sys without control groups.
         place = "/run/docker/plugins"
         home = f"&& mount --bind {self.folder}/home {self._home} " if self._home else ""
+        more = "".join(f"&& mount --bind {what} {where} " for what, where in self._mounts)
         script = (
-            f"mkdir -p {place} && mount --bind {self.folder}/plugins {place} {home}&& hostname {self.name} "
+            f"mkdir -p {place} && mount --bind {self.folder}/plugins {place} {home}{more}&& hostname {self.name} "
             f'&& exec nsenter --net=/run/netns/{self._network} "$@"'
         )
         return ["unshare", "--mount", "--propagation=slave", "--uts", "sh", "-c", script, "dockerd"]
@@ -70,6 +72,11 @@ class Member(Dockerd):
     def within(self) -> list[str]:
         """What a program is to be started by that runs on this host, beside its engine, which has to run."""
         return ["nsenter", f"--target={self._process.pid}", "--mount", "--uts", "--net", "--"]
+
+    def mount(self, what: Path, where: Path) -> None:
+        """In its mounts, which it has anew at each start."""
+        self._mounts.append((str(what), str(where)))
+        subprocess.run([*self.within(), "mount", "--bind", str(what), str(where)], check=True)
 
     def has_begun(self) -> bool:
         """Whether it is in its surroundings, so that others can be; it need not answer yet."""

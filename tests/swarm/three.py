@@ -18,6 +18,7 @@ from typing import Any
 import docker.errors
 
 from appliance import VERSION
+from scheduler.gpus import simulated_card
 from shim import sim
 from tests.support.appliance import ROOT, http
 from tests.support.cluster import Cluster
@@ -26,6 +27,7 @@ from tests.support.eventually import until
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import Redis, running_redis
 from tests.support.swarm_lab import AWAY, Lab, Member, lab
+from tests.support.tables import with_tables
 from web.schema import last_change
 
 IMAGE = "gpushare/swarm:latest"
@@ -38,7 +40,7 @@ class Three(Cluster):
     def __init__(self, folder: Path, swarm: Lab, place: Path, postgres: Postgres, redis: Redis) -> None:
         self.swarm, self._place = swarm, place
         self._joined: dict[str, dict[str, str]] = {}
-        super().__init__(folder, postgres, redis, CARDS)
+        super().__init__(folder, postgres, redis, CARDS, swarm.outside)
 
     def member(self, name: str) -> Member:
         return next(each for each in self.swarm.members if each.name == name)
@@ -55,13 +57,20 @@ class Three(Cluster):
 
     def join(self, name: str) -> None:
         """As `gpushare-node join` does it: what the host needs from then on."""
-        words = [sys.executable, "manage.py", "node", "add", name]
-        said = subprocess.run(words, cwd=ROOT, env=self.environ("web"), check=True, text=True, capture_output=True)
-        body = {"token": said.stdout.split()[3], "node": name, "release": VERSION, "schema": last_change()}
+        body = {"token": self.manage("add", name).split()[3], "node": name, "release": VERSION, "schema": last_change()}
         self._joined[name] = http.post(f"{self.url}/api/v1/nodes/join/", json=body).raise_for_status().json()
 
+    def manage(self, *words: str) -> str:
+        """What `manage.py node` printed, on the web side's host."""
+        done = self._manage(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def remove(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "manage.py", "node", "remove", name, *words]
+        return self._manage("remove", name, *words)
+
+    def _manage(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "manage.py", "node", *words]
         return subprocess.run(command, cwd=ROOT, env=self.environ("web"), text=True, capture_output=True, check=False)
 
     def start(self, node: str) -> None:
@@ -75,17 +84,18 @@ class Three(Cluster):
 
     def _name_card(self, node: str) -> None:
         """What is simulated is a file, whose name the manager gives to programs on all nodes: that of its own."""
-        folder = self.home(node) / "card"
-        folder.mkdir(mode=0o777, exist_ok=True)
         ours, theirs = ("{}x{}".format(*sim.parse(CARDS[name])) for name in (node, "node1"))
-        if ours != theirs and not (folder / theirs).is_symlink():
-            (folder / theirs).symlink_to(ours)
+        card = simulated_card(CARDS[node], self.home(node), ROOT / ".build").parent
+        if not (card / theirs).exists():
+            (card / theirs).touch()  # a card's file is opened only where it is no link
+            self.member(node).mount(self._place / "card" / ours, self._place / "card" / theirs)
 
     def start_all(self) -> None:
         self.start("node1")
         self.start_web()
         until(lambda: (self.home("node1") / "admin-token").exists())
         until(lambda: self.is_alive("node1"), every=0.5)
+        self.postgres.as_admin("postgres", self.manage("setup"))
         for name in list(CARDS)[1:]:
             self.join(name)
             self.start(name)
@@ -119,10 +129,10 @@ class Three(Cluster):
                          mib=mib, user=user, **fields)  # fmt: skip
 
     def until_it_is(self, made: Any, *states: str) -> Any:
-        try:
-            return until(lambda: (found := self.container(made))["state"] in states and found)
-        except AssertionError:
-            raise AssertionError(f"it is not {' or '.join(states)}: {self.container(made)}") from None
+        ends = {"failed", "killed", "exited", *states}
+        found = until(lambda: (now := self.container(made))["state"] in ends and now)
+        assert found["state"] in states, (found, self.ask("GET", f"containers/{made['id']}/logs/").text)
+        return found
 
     def of_launches(self, name: str) -> dict[str, str]:
         """What the engine of a node has of ours: launch → state."""
@@ -172,7 +182,7 @@ def three_nodes() -> Iterator[Three]:
         libraries = [ROOT / ".build" / "libgpushare.so", ROOT / ".build" / "sim" / "libcuda.so.1"]
         for member in swarm.members:
             build_image(member.api, IMAGE, [ROOT / ".build" / "workload"], mounted=libraries)
-        postgres = stack.enter_context(running_postgres(address=swarm.outside))
+        postgres = stack.enter_context(running_postgres(address=swarm.outside, like=with_tables()))
         redis = stack.enter_context(running_redis(swarm.outside))
         made = Three(folder, swarm, place, postgres, redis)
         stack.callback(made.close)
