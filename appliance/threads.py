@@ -6,7 +6,9 @@ longer than many requests have to do.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, nullcontext
 from typing import IO, Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -18,13 +20,23 @@ from django.urls import set_script_prefix
 
 from web.http.gate import Application, Receive, Send
 
+LOOKING = 4  # at once: as many as one interpreter needs to be busy while some wait for the database
+PATIENCE = 0.25  # seconds that one more waits for its turn; then it has waited for something slow, and begins beside it
 KEPT = 16  # wait for the next requests, each with its connection; a burst makes more, and they end after it
 
 
 class Handler(ASGIHandler):
-    """Django's, with all that is done for a request but to read and to send it called at one go, as under WSGI."""
+    """Django's, with all that is done for a request but to read and to send it called at one go, as under WSGI.
+
+    Requests that only look take turns: 32 threads at once, each of which goes on after each answer of the database when
+    the others let it, need twice the processor time for the same answers. Others wait for the scheduler, not for that.
+    """
 
     chunk_size = 1 << 20  # bytes that are sent at once: what does not stream is in memory, whole
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looking = asyncio.Semaphore(LOOKING)
 
     def load_middleware(self, is_async: bool = True) -> None:
         super().load_middleware(is_async=False)
@@ -34,11 +46,25 @@ class Handler(ASGIHandler):
             body = await self.read_body(receive)
         except RequestAborted:
             return
-        response = await sync_to_async(self._respond)(scope, body)
+        async with self._turn() if scope["method"] in ("GET", "HEAD") else nullcontext():
+            response = await sync_to_async(self._respond)(scope, body)
         if response.streaming:
             await self._stream(response, receive, send)
         else:
             await self.send_response(response, send)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._looking.acquire()
+        except TimeoutError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            self._looking.release()
 
     def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> Any:
         """The answer to a request. It is finished, unless it streams."""

@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import AsyncToSync, SyncToAsync, sync_to_async
 from django.core.signals import request_finished
 from django.db import connection
-from django.http import StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 
 from appliance import threads
 from appliance.threads import Handler, Threads
@@ -103,8 +103,8 @@ class Client:
         self.heard, self.leave = asyncio.Event(), asyncio.Event()
         self._asked = False
 
-    async def ask(self, app: Handler) -> None:
-        scope = {"type": "http", "method": "GET", "path": "/login/", "headers": [(b"host", b"localhost")]}
+    async def ask(self, app: Handler, method: str = "GET") -> None:
+        scope = {"type": "http", "method": method, "path": "/login/", "headers": [(b"host", b"localhost")]}
         await Threads(app)(scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
@@ -177,3 +177,62 @@ async def test_a_stream_that_breaks_off_tells_the_server(
         await client.ask(handler)
     assert [message["body"] for message in client.sent[1:]] == [b"first"]
     assert finished == [Handler]
+
+
+class Slow:
+    """Answers of a handler that are not made before they may be."""
+
+    def __init__(self, handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun, self._may = threading.Semaphore(0), threading.Semaphore(0)
+        monkeypatch.setattr(handler, "get_response", self._answer)
+        self.begun = 0
+
+    def _answer(self, _: Any) -> HttpResponse:
+        self.begun += 1
+        self._begun.release()
+        assert self._may.acquire(timeout=60)
+        return HttpResponse(b"made")
+
+    async def begins(self) -> None:
+        assert await asyncio.to_thread(self._begun.acquire, timeout=60)
+
+    def go_on(self) -> None:
+        self._may.release()
+
+
+@pytest.fixture
+def one_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LOOKING", 1)
+    monkeypatch.setattr(threads, "PATIENCE", 3600)
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_who_looks_waits_for_a_turn_and_who_changes_something_does_not(
+    one_looks: None, handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(handler, monkeypatch)
+    async with asyncio.TaskGroup() as clients:
+        clients.create_task(Client().ask(handler))
+        await slow.begins()
+        clients.create_task(Client().ask(handler))
+        clients.create_task(Client().ask(handler, "POST"))
+        await slow.begins()
+        assert slow.begun == 2  # of three: the one that changes something, which had been asked for last
+        slow.go_on()
+        slow.go_on()
+        await slow.begins()
+        slow.go_on()
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_what_is_slow_holds_nobody_up_for_longer_than_they_are_patient(
+    one_looks: None, handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "PATIENCE", 0)
+    slow = Slow(handler, monkeypatch)
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(2):
+            clients.create_task(Client().ask(handler))
+            await slow.begins()
+        for _ in range(2):
+            slow.go_on()
