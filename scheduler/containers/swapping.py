@@ -329,6 +329,8 @@ class Swapping:
                 self._store.container(live.id, **NOT_SWAPPED)
                 live.gave_way = ""
             await self._stage(live, "")
+            for session in moving.present(live):  # of who came meanwhile an earlier scheduler may have held the page
+                session.page.hold(False)
             self._free(live)
             if was == Swap.LEAVING:
                 self._broker.tell(NotMoved(self._broker.now(), live.id, stays))

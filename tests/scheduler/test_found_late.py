@@ -96,8 +96,14 @@ async def test_one_that_is_found_while_the_move_hangs_is_not_forgotten(
     await host.eventually(lambda: live.swap == "")
 
 
-async def test_a_process_that_is_held_and_was_not_found_asks(host: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its page an earlier scheduler had held, which was killed before it had locked it."""
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_a_process_that_is_held_and_was_not_found_asks(
+    host: InProcess, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+) -> None:
+    """Its page an earlier scheduler had held, which was killed before it had locked it.
+
+    `meanwhile`: it is heard as the move that was begun is undone, and not after that.
+    """
     container = await asking(host)
     await host.stop()
     page = host.process(container).page
@@ -108,6 +114,11 @@ async def test_a_process_that_is_held_and_was_not_found_asks(host: InProcess, mo
     async def sees_nobody(self: TakeOver) -> None:
         """As where the look at a process takes longer than LOOK_SECONDS."""
 
+    async def once_it_is_heard(engine_id: str, extra: int) -> None:
+        await host.eventually(lambda: host.up.broker.live_containers[str(container.pk)].sessions)
+
+    if meanwhile:
+        monkeypatch.setattr(host.engine, "add_memory", once_it_is_heard)
     with monkeypatch.context() as patched:
         patched.setattr(TakeOver, "_processes", sees_nobody)
         await host.start()
