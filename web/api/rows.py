@@ -39,7 +39,8 @@ def _gpus(rows: Iterable[Row]) -> Iterator[Row]:
     of_gpu = {gpu: dict(zip(_SUMS, each, strict=True)) for gpu, *each in sums}
     none = dict.fromkeys(_SUMS, 0)
     for row in rows:
-        yield {**{name: row[name] for name in _GPU}, **of_gpu.get(row["pk"], none), "node": row["node__name"]}
+        known = {**row, **of_gpu.get(row["pk"], none), "node": row["node__name"]}
+        yield {name: known[name] for name in GpuAnswer.Meta.fields}
 
 
 def _containers(rows: Iterable[Row]) -> Iterator[Row]:
