@@ -3,7 +3,7 @@
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema
-from rest_framework.generics import GenericAPIView
+from rest_framework.generics import GenericAPIView, get_object_or_404
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -12,7 +12,7 @@ from web.api.protocol.access import person
 from web.api.protocol.lists import list_response
 from web.api.protocol.outcome import ERRORS, decided
 from web.api.protocol.queries import PageQuery, Query
-from web.api.rows import GPUS
+from web.api.rows import GPUS, Row
 from web.models import Gpu
 from web.services import steering
 from web.spec.requests import ComputeSpec, NoteSpec
@@ -46,7 +46,7 @@ class OneGpu(GenericAPIView[Gpu]):
     def get(self, request: Request, uuid: str) -> Response:
         """One GPU, as in the list of all. 404: there was never one of this UUID."""
         Query.of(request)
-        (row,) = Gpu.objects.filter(pk=self.get_object().pk).values(*GPUS.columns)
+        row: Row = get_object_or_404(Gpu.objects.values(*GPUS.columns), uuid=uuid)
         return Response(next(GPUS.answers([row])))
 
     @extend_schema(request=ComputeSpec, responses={200: CommandAnswer, 202: CommandAnswer, **ERRORS})
