@@ -14,8 +14,9 @@ READABLE := umask 022;
 PIP := $(READABLE) $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 NPM := $(READABLE) static/npm $(PY) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 TESTS ?= tests
-# Processes that share the tests out among them. Much of a test is waiting: on two cores three take less time than two.
-WORKERS ?= 3
+# Processes that share the tests out among them. Much of a test is waiting: on two cores three take less time than two, and five
+# where others keep them busy: these get more of their time.
+WORKERS ?= $(shell awk -v cores=$$(nproc) '{ print ($$1 > cores + 1 ? 5 : 3) }' /proc/loadavg)
 # CI runs what failed once more, alone: TEST=tests.again.
 TEST ?= pytest
 # Images of Python often forbid it. Here some hundred processes start from the same modules, and each would compile them.

@@ -131,8 +131,9 @@ class Ground:
             path = self.home / name
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         if self.docker is not None:
-            for container in self.docker.containers(all=True, quiet=True):
-                self.docker.remove_container(container["Id"], force=True, v=True)
+            from tests.support.dockerd import clear
+
+            clear(self.docker)
         if self.postgres is None:
             for left in self._database.parent.iterdir():
                 left.unlink()

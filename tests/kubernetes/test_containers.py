@@ -12,7 +12,7 @@ import pytest
 from tests.kubernetes.cluster import runtime
 from tests.kubernetes.cluster.rules import JSON
 from tests.kubernetes.conftest import Lab
-from tests.support.dockerd import Dockerd, build_workload, docker_api, have_dockerd, private
+from tests.support.dockerd import Dockerd, build_workload, clear, docker_api, have_dockerd, private
 from tests.support.eventually import eventually
 from tests.support.host import BUILD, query
 from web.models import Container
@@ -31,8 +31,7 @@ def engine() -> Iterator[Dockerd]:
         client = docker.APIClient(found.address, version="auto")
         build_workload(found.address, IMAGE)
         yield found
-        for container in client.containers(all=True, quiet=True):
-            client.remove_container(container["Id"], force=True)
+        clear(client)
         client.close()
 
 

@@ -79,14 +79,27 @@ async def test_what_happened_before_something_that_is_written_already_leaves_the
     assert (await query(verify))[1] == []
 
 
-async def test_locked_database_delays_no_decision_and_loses_nothing(host: InProcess) -> None:
+async def test_locked_database_delays_no_decision_and_loses_nothing(host: InProcess, monkeypatch) -> None:
+    write, refused = write_behind.write_batch, []
+
+    def impatient(*arguments: object) -> None:
+        connection.cursor().execute("PRAGMA busy_timeout = 0")  # as if the twenty seconds were over
+        try:
+            write(*arguments)
+        except OperationalError as error:
+            refused.append(str(error))
+            raise
+
+    monkeypatch.setattr(write_behind, "write_batch", impatient)
     other = await asyncio.to_thread(sqlite3.connect, connection.settings_dict["NAME"], check_same_thread=False)
     await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
     host.up.store.node(driver="another")
-    await asyncio.sleep(0.3)  # the loop goes on: else the lock would be given back after it, and never be met
+    await host.eventually(lambda: len(refused) > 1)  # the loop goes on, and tries again
+    assert host.up.store.waiting
     await asyncio.to_thread(other.rollback)
     await asyncio.to_thread(other.close)
     await host.eventually(lambda: not host.up.store.waiting)
+    assert set(refused) == {"database is locked"}
     assert (await query(Node.objects.get)).driver == "another"
 
 

@@ -179,6 +179,24 @@ def docker_api(dockerd: Dockerd) -> Iterator[docker.APIClient]:
     client.close()
 
 
+GAVE_UP = "could not kill"  # Docker waits ten seconds for the end, and a kernel with much to do may take longer
+
+
+def clear(client: docker.APIClient) -> None:
+    """Removes all containers, those that run too."""
+
+    def gone() -> bool:
+        for each in client.containers(all=True, quiet=True):
+            try:
+                client.remove_container(each["Id"], force=True, v=True)
+            except docker.errors.APIError as error:
+                if GAVE_UP not in str(error).lower():
+                    raise
+        return not client.containers(all=True, quiet=True)
+
+    until(gone)
+
+
 def build_image(
     client: docker.APIClient,
     name: str,

@@ -148,6 +148,12 @@ def a_port() -> int:
         return found
 
 
+async def over(client: asyncio.subprocess.Process) -> None:
+    """Killed: a SIGTERM just before OpenSSH waits for data it heeds at the next data, which may be 30 s later."""
+    client.kill()
+    await client.wait()
+
+
 async def answer_of(port: int) -> bytes:
     """To an HTTP request, once something listens and lets it through; nothing where it is refused."""
     reader, writer = await eventually(lambda: connected(port))

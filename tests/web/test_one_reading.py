@@ -138,6 +138,20 @@ def test_page_report_and_history_tell_the_same_life(gpu, data):
         assert shown in ((State.SUSPENDED, State.PAUSED) if waited else (State.CREATED, State.RUNNING, State.PAUSED))
 
 
+def test_now_is_the_last_look_that_is_written_and_who_had_ended_by_it_is_not_there(container, gpu):
+    """A look is written up to a second after the second it is of, and the next one a second later."""
+    for second, its in ((0, container), (0, None), (1, None)):
+        UsageSample.objects.create(at=T0 + second * SECOND, gpu=gpu, container=its, used=GIB, peak=GIB, granted=GIB)
+    UsageSample.objects.create(
+        at=T0 - 60 * SECOND, span=UsageSample.Span.MINUTE, gpu=gpu, container=container, used=GIB, peak=GIB, granted=GIB
+    )
+    there = samples.moment(gpu, T0 + timedelta(seconds=0.9))
+    assert [row["id"] for row in there["containers"]] == [str(container.pk)]
+    for seconds in (1.0, 3.1):
+        found = samples.moment(gpu, T0 + timedelta(seconds=seconds))
+        assert (found["at"], found["containers"]) == ((T0 + SECOND).timestamp(), [])
+
+
 def moment(card: Gpu, at: datetime, container: Container) -> dict[str, Any]:
     """What the history page tells of this container at that time."""
     (found,) = [row for row in samples.moment(card, at)["containers"] if row["id"] == str(container.pk)]

@@ -24,6 +24,7 @@ from tests.support.ssh_lab import (
     in_docker,
     lab,
     open_engine,
+    over,
 )
 from web.models import AuditEntry
 from web.spec.inside.reserved import SFTP
@@ -41,8 +42,7 @@ async def test_a_port_of_the_container_is_forwarded(lab: Lab, words: tuple[str, 
     answer = await eventually(lambda: answer_of(outer))  # nothing until it listens
     assert answer.startswith(b"HTTP/1.")
     for each in (serving, forwarding):
-        each.terminate()
-        await each.wait()
+        await over(each)
 
 
 @pytest.mark.parametrize("to", ["192.0.2.1:80", "example.org:80", "127.0.0.1:{of_the_host}"])
@@ -55,8 +55,7 @@ async def test_nothing_else_is_forwarded(lab: Lab, to: str) -> None:
         of_the_host.settimeout(0)
         with pytest.raises(BlockingIOError):
             of_the_host.accept()
-    forwarding.terminate()
-    await forwarding.wait()
+    await over(forwarding)
 
 
 CAPITALS = """
@@ -93,8 +92,7 @@ async def test_a_unix_socket_of_the_container_is_forwarded(lab: Lab) -> None:
     entry = await AuditEntry.objects.aget(action="socket-opened")
     assert entry.detail["path"] == f"{lab.work}/in-capitals"
     for each in (serving, forwarding):
-        each.terminate()
-        await each.wait()
+        await over(each)
 
 
 @pytest.mark.parametrize("path", ["/nothing/there", "/etc/passwd"])
@@ -102,9 +100,7 @@ async def test_a_path_where_no_socket_listens_is_refused(lab: Lab, path: str) ->
     outer = a_port()
     forwarding = await lab.start("-N", f"-L{outer}:{path}")
     assert await answer_of(outer) == b""
-    forwarding.terminate()
-    assert forwarding.stderr
-    await forwarding.wait()
+    await over(forwarding)
 
 
 async def test_vs_code_finds_its_server_again_by_each_new_connection(lab: Lab) -> None:
@@ -247,8 +243,7 @@ async def test_a_link_in_a_docker_container_leads_to_no_socket_of_the_host(in_do
             outer = a_port()
             forwarding = await in_docker.start("-N", f"-L{outer}:{path}")
             assert await answer_of(outer) == b""
-            forwarding.terminate()
-            await forwarding.wait()
+            await over(forwarding)
         of_the_host.settimeout(0)
         with pytest.raises(BlockingIOError):
             of_the_host.accept()

@@ -18,6 +18,7 @@ from web.times import seconds
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 Span = UsageSample.Span
+WRITTEN_WITHIN = timedelta(seconds=3)  # after the second that a sample is of, also where that look came late
 
 
 class Epoch(Func):
@@ -139,12 +140,12 @@ def moment(gpu: Gpu, at: datetime) -> dict[str, Any]:
     """
     out = _out(gpu, at)
     for span in (Span.SECOND, Span.MINUTE, Span.HOUR):
-        near = UsageSample.objects.filter(
-            gpu=gpu, container__isnull=False, span=span, at__lte=at, at__gt=at - timedelta(seconds=2 * int(span))
-        )
-        last = near.aggregate(last=Max("at"))["last"]
+        within = timedelta(seconds=2 * int(span)) + WRITTEN_WITHIN
+        near = UsageSample.objects.filter(gpu=gpu, span=span, at__lte=at, at__gt=at - within)
+        last = near.aggregate(last=Max("at"))["last"]  # the card has one, too: that nobody was there is known then
         if last is not None:
-            samples = near.filter(at=last).select_related("container__owner").defer(*large("container__"))
+            theirs = near.filter(at=last, container__isnull=False)
+            samples = theirs.select_related("container__owner").defer(*large("container__"))
             rows = [
                 _described(sample.container)
                 | {"used": sample.used, "granted": sample.granted, "suspended": sample.suspended > 0}
