@@ -65,6 +65,10 @@ def said_by_docker(sentence: str, status: int = 500) -> docker.errors.APIError:
          'failed: unable to start container process: error during container init: error mounting "/h/libgpushare.so" '
          'to rootfs at "/run/gpushare-lib/libgpushare.so": create mountpoint for /run/gpushare-lib/libgpushare.so '
          "mount: lookup run/gpushare-lib: invalid cross-device link: unknown", 500, "volume_in_the_way", 400, "image"),
+        # an engine without root whose own control group is not the first
+        ("cannot pause container 7207: OCI runtime pause failed: freezer not supported: openat2 "
+         "/sys/fs/cgroup/user.slice/7207/cgroup.freeze: no such file or directory: unknown", 500, "not_supported",
+         409, ""),
         ('OCI runtime create failed: runc create failed: error mounting "/d" to rootfs at "/x": lookup /x: too many '
          "levels of symbolic links: unknown", 500, "engine_error", 503, ""),
         # why a program does not run

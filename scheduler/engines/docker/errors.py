@@ -54,7 +54,8 @@ RULES = (
          "{what} does not exist on the host.", "volumes"),
     Rule(r"type .bind.: stat (?P<what>\S+): permission denied", "folder_closed", 503,
          "Docker may not enter {what}: a rootless engine must run as the same user as this scheduler."),
-    Rule(r"cgroups not configured for container", "not_supported", 409,
+    # The second where Docker's own processes are in a control group below the root's, as a user's are under systemd.
+    Rule(r"cgroups not configured for container|freezer not supported", "not_supported", 409,
          "This Docker engine runs without root, and has no control groups by which programs could be stopped."),
     Rule(r"no space left on device|disk quota exceeded", "disk_full", 503, DISK_FULL),
     Rule(r"cannot mkdir|chdir to cwd|^(?!.*mounting).*(mkdir|lstat) .*: (not a directory|read-only file system)",
