@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "slow.txt"
-LONGEST = 2.0  # seconds for all cases of a test together
+LONGEST = 1.5  # seconds for all cases of a test together
 
 
 def cost(lines: Iterable[str]) -> dict[str, float]:

@@ -11,15 +11,15 @@ from tests.support.postgres import BIN, running_postgres
 
 HERE = Path(__file__).parent
 # What sums history up in the database, or counts on its locks and constraints; then those that read it, ask and refuse.
-SHOWN = ["test_allowances", "test_audit", "test_launching", "test_many_nodes", "test_planning", "test_reports",
-         "test_reservations", "test_rollup", "test_response_cache", "test_runs", "test_steering",
-         "test_accept_placement"]  # fmt: skip
-LONG = ["test_admin", "test_audit_page", "test_booked_killed", "test_hostile_launches", "test_looking", "test_me",
-        "test_one_reading", "test_peaks", "test_people", "test_tokens"]  # fmt: skip
+SHOWN = ["test_accept_placement", "test_allowances", "test_audit", "test_many_nodes", "test_reports",
+         "test_reservations", "test_rollup"]  # fmt: skip
+LONG = ["test_admin", "test_audit_page", "test_booked_killed", "test_hostile_launches", "test_launching",
+        "test_looking", "test_me", "test_one_reading", "test_peaks", "test_people", "test_planning",
+        "test_response_cache", "test_runs", "test_steering", "test_tokens"]  # fmt: skip
 
 
 @pytest.mark.production
-@pytest.mark.timeout(1200)  # ten files of tests, on a machine that may be busy
+@pytest.mark.timeout(1200)  # up to fifteen files of tests, on a machine that may be busy
 @pytest.mark.skipif(BIN is None, reason="needs the distribution's PostgreSQL")
 @pytest.mark.parametrize("names", [SHOWN, pytest.param(LONG, marks=pytest.mark.long)], ids=["history", "views"])
 def test_the_web_side_works_on_postgresql(names):
