@@ -16,10 +16,9 @@ read -ra controllers <"$groups/cgroup.controllers" || true
 # and the kernel's own workers with them, which held up every lane.
 for each in "${controllers[@]}"; do [ "$each" = cpu ] || echo "+$each" >"$groups/cgroup.subtree_control"; done
 sysctl -qw kernel.sched_autogroup_enabled=0
-# The kernel's log calls a lane's processes by other numbers, no registry is within reach, and a lane's root is not the host's. All attacks at
-# once in Docker are not ended in a lane, and what goes on of them has twice ended the machine.
+# The kernel's log calls a lane's processes by other numbers, and no registry is within reach. All attacks at once in Docker are not ended in a
+# lane, and what goes on of them has twice ended the machine.
 without="--deselect tests/attacks/test_program_and_scheduler.py::test_a_bystander_is_answered_during_all_of_them_at_once[docker]"
-without="$without --deselect tests/engines/test_rootless.py::test_what_such_a_user_cannot_give_is_reported"
 without="$without --deselect tests/engines/test_process_memory.py::test_process_that_the_kernel_ended_for_lack_of_memory_says_whose"
 # Ten lanes pass their limits at about the same time, and the kernel's one log names ten ends in five seconds.
 without="$without --deselect tests/engines/test_docker_memory.py::test_container_that_passes_its_memory_limit_says_so"
