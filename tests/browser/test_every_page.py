@@ -8,8 +8,10 @@ from tests.browser.test_pages import ALL, CORNERS
 from tests.support import axe
 from tests.support.site import person
 
+LONG = (pytest.mark.long, pytest.mark.timeout(1200))  # each view is looked through by axe
 
-@pytest.mark.parametrize("views", [CORNERS, pytest.param(ALL, marks=pytest.mark.long)], ids=["corners", "all"])
+
+@pytest.mark.parametrize("views", [CORNERS, pytest.param(ALL, marks=LONG)], ids=["corners", "all"])
 @pytest.mark.parametrize("name", every.names())
 def test_axe_finds_nothing_on_it(site, open_as, name, views):
     card, made = scenes.a_busy_card()

@@ -72,7 +72,10 @@ class Launching:
                 made = {"id": self._three.api("GET", f"commands/{made['command']}/")["container"]}
             self.made.append(made)
         except httpx.HTTPStatusError as error:
-            code = error.response.json()["error"]["code"]
+            said = error.response.json()
+            if "error" not in said:  # a promise that was not kept
+                said["error"] = self._three.api("GET", f"commands/{said['command']}/")
+            code = said["error"]["code"]
             if code not in MAY_BE_REFUSED:
                 raise
             self.refused.append(code)
