@@ -47,7 +47,6 @@ class What(Enum):
     OUTPUT_ENDED = auto()
     LEFT = auto()  # by the keys that leave a terminal
     CUT_OFF = auto()  # the console's connection broke
-    REMARK = auto()  # on the console
     STDOUT_CLOSED = auto()
     REFUSED = auto()  # something that we asked for on the way
     OUTPUT_LOST = auto()  # the rest of it cannot be had
@@ -154,8 +153,6 @@ class Attachment:
             return 0
         elif what is What.CUT_OFF:
             raise detail
-        elif what is What.REMARK:
-            self._tell("console", detail)
         elif what is What.STDOUT_CLOSED:
             self._tell("detached", f"output closed; {self.name} keeps running; to end it: gpushare kill {self.name}")
             return 128 + signal.SIGPIPE
@@ -244,10 +241,10 @@ class Attachment:
                 return
 
     def _pass_on(self) -> None:
-        """Keys and output, over the console."""
+        """Keys and output, over the console. Its remarks stand where they belong between what the program writes."""
         assert self.console
         try:
-            stayed = self.console.pass_on(self.container, lambda line: self.happened.put((What.REMARK, line)))
+            stayed = self.console.pass_on(self.container, lambda line: self._tell("console", line))
         except BrokenPipeError:
             self.happened.put((What.STDOUT_CLOSED, None))
         except Problem as problem:

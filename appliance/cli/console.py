@@ -219,15 +219,22 @@ class Console:
         """What was typed, once there is room for it. What is typed while nobody is there is passed on later."""
         from websockets.exceptions import ConnectionClosed
 
-        with self._room:
-            self._room.wait_for(lambda: self._socket is None or self._untaken < WINDOW - CHUNK)
-            self._untaken += len(data)
-            socket = self._socket
-            if socket is None:
-                self._early = (self._early + data)[: WINDOW - CHUNK]
-        if socket:
-            with suppress(ConnectionClosed):
+        while True:
+            with self._room:
+                self._room.wait_for(lambda: self._socket is None or self._untaken < WINDOW - CHUNK)
+                socket = self._socket
+                if socket is None:
+                    self._early = (self._early + data)[: WINDOW - CHUNK]
+                    return
+                self._untaken += len(data)
+            try:
                 socket.send(bytes([FrameKind.INPUT]) + data)
+            except ConnectionClosed:
+                with self._room:
+                    if self._socket is socket:  # it broke, and who reads from it has not noticed yet
+                        self._socket = None
+            else:
+                return
 
 
 def _size() -> os.terminal_size:

@@ -81,4 +81,6 @@ def note_json(**fields: Any) -> None:
 
 def _remark(text: str) -> None:
     text = harmless(text)  # it may tell a name or a reason that is somebody else's
-    print(f"\r\n{text}\r" if raw else text, file=sys.stderr, flush=True)
+    if sys.stderr:  # else closed by whoever started us
+        text = f"\r\n{text}\r\n" if raw else f"{text}\n"
+        write(text.encode(sys.stderr.encoding, "backslashreplace"), sys.stderr.fileno())
