@@ -4,10 +4,10 @@
     python -m tests.often --changed        the test files that the last change touches, within five minutes; `.ci/run`
 
 The exit code is 1 if a test failed; with --changed only if it fails without the load, too, as in `tests.again`: else it
-is printed as FLAKY, to be mended first. Time that is over is no failure: then it says how often they passed.
+is printed as FLAKY, to be mended first. Once time is over no further run begins, and it says how often they passed: who
+waits for ever is what is looked for, and is ended by pytest's limits, as a failure.
 """
 
-import signal
 import subprocess
 import sys
 import time
@@ -19,14 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TIMES = 20
 LOAD = 4  # processes that compute
 WITHIN = 300.0  # seconds for what a change touches
-ENDS_WITHIN = 60.0  # seconds for a run that is interrupted to take down what it has started
 # Ends with whoever started it.
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-# It takes Ctrl-C: what a script starts in the background inherits that it is ignored.
-PYTEST = (
-    "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "sys.exit(pytest.main(sys.argv[1:]))"
-)
 NO_TESTS = 5  # pytest's exit code where all were left out
 
 
@@ -49,19 +43,11 @@ def changed(root: Path = ROOT) -> list[str]:
     return []
 
 
-def pytest(tests: Sequence[str], within: float) -> int | None:
-    """pytest's exit code, or None if so many seconds were not enough."""
-    words = [sys.executable, "-c", PYTEST, "-q", "-x", "-p", "no:cacheprovider", *tests]
-    with subprocess.Popen(words, cwd=ROOT) as process:
-        try:
-            return process.wait(within)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-        try:
-            process.wait(ENDS_WITHIN)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        return None
+def pytest(test: str) -> int:
+    """The exit code."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test], cwd=ROOT
+    ).returncode
 
 
 def run(tests: Sequence[str], within: float = float("inf"), times: int = TIMES) -> int:
@@ -69,7 +55,7 @@ def run(tests: Sequence[str], within: float = float("inf"), times: int = TIMES) 
     failed = _beside_load(tests, within, times)
     if not failed:
         return 0
-    if within < float("inf") and pytest([failed], 10 * 3600) == 0:
+    if within < float("inf") and pytest(failed) == 0:
         print(f"FLAKY: {failed}")
         return 0
     return 1
@@ -81,13 +67,12 @@ def _beside_load(tests: Sequence[str], within: float, times: int) -> str:
     with load():
         for number in range(times):
             for test in tests:
-                left = end - time.monotonic()
-                code = pytest([test], left if left < float("inf") else 10 * 3600) if left > 0 else None
-                if code is None:
+                if time.monotonic() >= end:
                     print(
                         f"Time is over: all of {len(tests)} passed {passed} times of {times} beside a load of {LOAD}."
                     )
                     return ""
+                code = pytest(test)
                 if code not in (0, NO_TESTS):
                     print(f"FLAKY, or broken: {test} failed in run {number + 1} of {times} beside a load of {LOAD}.")
                     return test

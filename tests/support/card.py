@@ -97,9 +97,7 @@ class Card:
     def hold(self, size: str) -> subprocess.Popen[str]:
         """The workload, which has so much and keeps it."""
         holder = self.start("--bytes", size, "--chunks", "1", "--check", "1m", "--hold", "600")
-        assert holder.stdout is not None
-        while "holding" not in holder.stdout.readline():
-            pass
+        read_until(holder, "holding")
         return holder
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -12,9 +12,8 @@ import socket
 import subprocess
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +21,8 @@ import docker
 import pytest
 
 from tests.support.card import BUILD
-from tests.support.eventually import until
+from tests.support.eventually import PATIENCE, until
+from tests.support.running import ended
 
 IMAGE = "gpushare/test:latest"
 SHIFTED = 300_000
@@ -98,16 +98,18 @@ class Dockerd:
     def stop(self) -> None:
         self.thaw()
         self._process.terminate()
-        self._process.wait(60)
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
 
     def kill(self) -> None:
         """Sudden death. Its containerd dies with it, a moment later; a dockerd started before that would get lost."""
         containerd = (self.folder / "exec/containerd/containerd.pid").read_text().strip()
         self._process.kill()
-        deadline = time.monotonic() + 5
-        while Path(f"/proc/{containerd}/cmdline").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._process.wait(60)
+        self._process.wait(PATIENCE)
+        until(lambda: ended(int(containerd)))
         (self.folder / "pid").unlink(missing_ok=True)
 
     def restore(self) -> None:
@@ -135,18 +137,17 @@ def private(network: bool = False, *, remapped: bool = False, plugins: bool = Fa
     """
     bridge = f"gps{os.getpid()}" if network else "none"
     make = f"ip link add {bridge} type bridge && ip address add 172.31.254.1/24 dev {bridge} && ip link set {bridge} up"
-    if network and subprocess.run(["sh", "-c", make], capture_output=True, check=False).returncode:
-        raise NoBridge("a bridge cannot be made here")
     # Not below pytest's own folder: the path of a UNIX socket is 107 bytes at most.
     engine = Dockerd(Path(tempfile.mkdtemp(prefix="dockerd-")), bridge, remapped=remapped, plugins=plugins)
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, engine.folder, ignore_errors=True)
+        if network:
+            stack.callback(subprocess.run, ["ip", "link", "delete", bridge], capture_output=True, check=False)
+            if subprocess.run(["sh", "-c", make], capture_output=True, check=False).returncode:
+                raise NoBridge("a bridge cannot be made here")
+        stack.callback(engine.stop)
         engine.start()
         yield engine
-    finally:
-        engine.stop()
-        if network:
-            subprocess.run(["ip", "link", "delete", bridge], check=True)
-        shutil.rmtree(engine.folder, ignore_errors=True)
 
 
 def have_dockerd() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ASKS = {"get", "post", "put", "patch", "delete", "request", "stream", "Client", "AsyncClient"}
-CLOCKS = {"time.monotonic", "time.perf_counter", "time.time", "loop.time"}
+CLOCKS = {"time.monotonic", "time.perf_counter", "time.time", "loop.time", "asyncio.get_running_loop().time"}
 # What waits for tests, and what measures: the harnesses of kills, of real GPUs and of packages.
 LEFT_OUT = ("tests/support/", "tests/faults/", "tests/gpu/", "tests/installed/", "tests/often.py")
 
@@ -66,9 +66,8 @@ EXCEPTIONS = {
 # Files of tests/scheduler that still sleep or look at a clock. One that is mended may go from here; none may be added.
 _NAMES = """
     answered_too_late bad_connections console_attaching console_viewers
-    handed_over kept_here measure_processes preemption_processes
-    processes programs restart_processes sockets storm
-    swapping_processes turns_at_random turns_from_samples turns_processes
+    handed_over kept_here processes programs sockets storm
+    turns_at_random turns_from_samples turns_processes
     verifying
 """
 STILL = frozenset(f"tests/scheduler/test_{name}.py" for name in _NAMES.split())
@@ -81,31 +80,34 @@ def faults(root: Path) -> Iterator[str]:
         needed |= {place, file}
         if not {place, file} & (allowed | STILL):
             yield f"{file}:{line} {what}: wait for the event by tests/support/eventually.py (tests/tree/clocks.py)"
-    yield from (f"{place} needs no exception in tests/tree/clocks.py any more" for place in sorted(allowed - needed))
+    yield from (
+        f"{place} needs no exception in tests/tree/clocks.py any more" for place in sorted((allowed | STILL) - needed)
+    )
 
 
 def places(root: Path) -> Iterator[tuple[str, int, str]]:
     """`file::function`, line, and what it does there."""
     for path in sorted((root / "tests").rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if not name.startswith(LEFT_OUT) and not _is_virtual(name, text := path.read_text()):
-            reader = _Reader(name)
+        if not name.startswith(LEFT_OUT):
+            reader = _Reader(name, is_virtual=_is_virtual(name, text := path.read_text()))
             reader.visit(ast.parse(text))
             yield from reader.found
 
 
 def _is_virtual(file: str, text: str) -> bool:
-    """All of its hosts are in the test's process, where a sleep is virtual and takes no time; those of tests/scheduler
-    are, unless its file imports a real one."""
+    """All of its hosts are in the test's process, where asyncio's sleep is virtual and takes no time; those of
+    tests/scheduler are, unless its file imports a real one."""
     asks = file.startswith("tests/scheduler/") and re.search(r"def test_\w+\([^)]*\b(host|inprocess)\b", text)
     is_real = re.search(r'\b(real_host|Host)\b|__all__ = .*"host"', text)
     return bool(asks or "from tests.support.inprocess" in text) and not is_real
 
 
 class _Reader(ast.NodeVisitor):
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, is_virtual: bool = False) -> None:
         self.found: list[tuple[str, int, str]] = []
-        self._file, self._functions = file, [""]
+        self._file, self._is_virtual, self._functions = file, is_virtual, [""]
+        self._imported: dict[str, str] = {}  # a name in this file → whose it is: "nap" → "time.sleep"
         self._lower: list[ast.Compare] = []  # what is asserted
         self._timed: dict[str, set[str]] = defaultdict(set)  # by function: its names for what a clock said
 
@@ -115,6 +117,16 @@ class _Reader(ast.NodeVisitor):
         self._functions.pop()
 
     visit_FunctionDef = visit_AsyncFunctionDef = _in_function
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self._imported |= {each.asname: each.name for each in node.names if each.asname}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        self._imported |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+
+    def _named(self, node: ast.expr) -> str:
+        first, dot, rest = ast.unparse(node).partition(".")
+        return self._imported.get(first, first) + dot + rest
 
     def visit_Assign(self, node: ast.Assign) -> None:
         if self._is_timed(node.value):
@@ -132,14 +144,14 @@ class _Reader(ast.NodeVisitor):
         sides = [self._is_timed(side) for side in (node.left, *node.comparators)]
         rises = isinstance(node.ops[0], ast.Gt | ast.GtE)
         lower = node in self._lower and sides == ([True, False] if rises else [*[False] * len(node.ops), True])
-        if any(sides) and not (lower and not isinstance(node.ops[0], ast.Eq | ast.NotEq)):
+        if any(sides) and not self._is_virtual and not (lower and not isinstance(node.ops[0], ast.Eq | ast.NotEq)):
             self._note(node, "compares with a clock")
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         nothing = len(node.args) == 1 and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
-        module, _, name = ast.unparse(node.func).rpartition(".")
-        if name == "sleep" and not nothing:
+        module, _, name = self._named(node.func).rpartition(".")
+        if name == "sleep" and not nothing and (module == "time" or not self._is_virtual):
             self._note(node, "sleeps")
         elif module == "httpx" and name in ASKS and not {each.arg for each in node.keywords} & {"timeout", "transport"}:
             self._note(node, "waits five seconds for an answer, as httpx does by itself")
@@ -147,7 +159,7 @@ class _Reader(ast.NodeVisitor):
 
     def _is_timed(self, node: ast.expr) -> bool:
         return any(
-            (isinstance(each, ast.Call) and ast.unparse(each.func) in CLOCKS)
+            (isinstance(each, ast.Call) and self._named(each.func) in CLOCKS)
             or (isinstance(each, ast.Name) and each.id in self._timed[self._functions[-1]])
             for each in ast.walk(node)
         )

@@ -133,11 +133,14 @@ def test_a_name_and_a_phrase_that_were_given_up_are_found_wherever_a_line_breaks
     ("line", "what"),
     [
         ("time.sleep(1)", "sleeps"),
+        ("from time import sleep as nap; nap(1)", "sleeps"),
         ("await asyncio.sleep(0.1)", "sleeps"),
         ("await asyncio.sleep(0)", ""),
         ("assert time.monotonic() - begun < 2", "compares with a clock"),
         ("assert 1 < time.monotonic() - begun < 2", "compares with a clock"),
         ("while loop.time() < end: pass", "compares with a clock"),
+        ("from time import monotonic; assert monotonic() < end", "compares with a clock"),
+        ("assert asyncio.get_running_loop().time() < end", "compares with a clock"),
         ("took = time.perf_counter() - begun; assert took < 2", "compares with a clock"),
         ("assert time.monotonic() - begun > 2", ""),
         ("assert 2 <= time.monotonic() - begun", ""),
@@ -149,3 +152,9 @@ def test_a_name_and_a_phrase_that_were_given_up_are_found_wherever_a_line_breaks
 def test_a_test_that_sleeps_or_compares_with_a_clock_is_found(tmp_path, line, what):
     plant(tmp_path, tests__web__test_a_py=f"async def test_it():\n    {line}", tests__support__a_py="time.sleep(1)")
     assert [found[2] for found in clocks.places(tmp_path)] == ([what] if what else [])
+
+
+def test_virtual_time_makes_asyncios_sleep_short_and_no_other(tmp_path):
+    lines = "from tests.support.inprocess.host import InProcess\nasync def test_it():\n    "
+    plant(tmp_path, tests__scheduler__test_a_py=f"{lines}await asyncio.sleep(9); time.sleep(1)")
+    assert [found[1:] for found in clocks.places(tmp_path)] == [(3, "sleeps")]

@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 from scheduler import clock
@@ -22,6 +23,17 @@ class Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
             return super().select(None)  # a thread wakes the loop; pytest's own limit ends what waits for nothing
         self.loop.leap(timeout)
         return []
+
+
+class _Handed:
+    """An executor, and the call that it was handed."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, *words: Any) -> Future[Any]:
+        self.call = self._executor.submit(*words)
+        return self.call
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -42,16 +54,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        if executor is None and (executor := self._default_executor) is None:
+            executor = ThreadPoolExecutor(thread_name_prefix="asyncio")
+            self.set_default_executor(executor)
+        handed = _Handed(executor)
+        future = super().run_in_executor(handed, func, *args)
         self.at_work += 1
-        try:
-            future = super().run_in_executor(executor, func, *args)
-        except BaseException:
-            self.at_work -= 1
-            raise
-        future.add_done_callback(self._back)
+        # Not when the future is done: who asked may be cancelled while the call goes on.
+        handed.call.add_done_callback(self._ended)
         return future
 
-    def _back(self, _: object = None) -> None:
+    def _ended(self, _: object = None) -> None:
+        """In whichever thread; the loop may have ended meanwhile."""
+        with contextlib.suppress(RuntimeError):
+            self.call_soon_threadsafe(self._back)
+
+    def _back(self) -> None:
         self.at_work -= 1
 
     async def shutdown_default_executor(self, *args: Any) -> None:
@@ -68,8 +86,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             try:
                 run(*args)
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                    self.call_soon_threadsafe(self._back)
+                self._ended()
 
         self.at_work += 1
         _thread.start_new_thread(counted, ())
