@@ -31,6 +31,7 @@ from tests.support.attended import MEMORY, Running
 from tests.support.card import BUILD
 from tests.support.constants import with_constants
 from tests.support.disk import fill, small_disk
+from tests.support.eventually import PATIENCE
 from tests.support.postgres import BIN as POSTGRES
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.swapped import HANGS, LOCK
@@ -249,7 +250,8 @@ def test_a_database_that_is_away(running: Running) -> None:
     async def watch() -> None:
         cookie = await asyncio.to_thread(cookie_of_admin, running)
         address = f"{running.url.replace('http', 'ws', 1)}/ws/dashboard/"
-        async with connect(address, additional_headers={"Cookie": cookie, "Origin": running.url}) as socket:
+        headers = {"Cookie": cookie, "Origin": running.url}
+        async with connect(address, additional_headers=headers, open_timeout=PATIENCE) as socket:
             await says(socket, lambda data: "attention" in data)
             await asyncio.to_thread(running.postgres.stop)
             try:

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.test_whole_path import SOON, appliance, page, running
 from tests.support.appliance import Appliance, until
-from tests.support.running import runs
+from tests.support.running import runs, seconds
 
 __all__ = ["appliance", "page", "running"]
 SCREEN = "#terminal .xterm-rows"
@@ -42,10 +42,11 @@ def test_a_shell_is_opened_typed_into_resized_and_gone_with_its_page(
     expect(page.locator(SCREEN)).to_contain_text("narrow", timeout=SOON)
     shot(page, "shell-narrow", whole=False)
     page.set_viewport_size({"width": 1440, "height": 900})
-    page.keyboard.type("sleep 5432\n")
-    until(lambda: runs("sleep", "5432"))
+    long = seconds()
+    page.keyboard.type(f"sleep {long}\n")
+    until(lambda: runs("sleep", long))
     page.goto("/")
-    until(lambda: not runs("sleep", "5432"))
+    until(lambda: not runs("sleep", long))
     assert appliance.named("quiet")["state"] == "running"
 
 

@@ -1,6 +1,5 @@
 """`gpushare exec`: one more program in a container that runs, on both engines, under its container's quota."""
 
-import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -13,17 +12,11 @@ from appliance.demo.image import build as demo_image
 from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import WORKLOAD, Appliance, until
 from tests.support.dockerd import IMAGE, Dockerd, dockerd
-from tests.support.running import runs
+from tests.support.running import runs, seconds
 from tests.support.terminal import Terminal
 
 __all__ = ["dockerd"]
 MIB = 2**20
-_numbers = itertools.count(100)
-
-
-def seconds() -> str:
-    """For a `sleep` that is known by them: no other test on this machine, such as the other engine's, has the same."""
-    return f"{os.getpid()}{next(_numbers)}"
 
 
 @pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.docker)])

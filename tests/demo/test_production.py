@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.support.appliance import until
+from tests.support.eventually import PATIENCE
 from tests.support.postgres import BIN as POSTGRES
 from tests.support.postgres import running_postgres
 from tests.support.production import Production
@@ -74,6 +75,7 @@ async def test_the_page_of_one_service_hears_of_what_the_other_does(production: 
     async with connect(
         f"ws://{production.address}/ws/dashboard/",
         additional_headers={"Cookie": cookie},
+        open_timeout=PATIENCE,
         origin=f"http://{production.address}",  # type: ignore[arg-type]
     ) as page:
         snapshot = json.loads(await page.recv())

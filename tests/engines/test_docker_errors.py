@@ -1,12 +1,9 @@
 """What goes wrong in Docker is reported in a sentence that says what to do, and leaves nothing behind."""
 
 import asyncio
-import shutil
 import socket
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -23,6 +20,7 @@ from scheduler.engines.docker.errors import explain
 from scheduler.engines.docker.options import container_name
 from scheduler.engines.docker.settings import limits_of
 from tests.engines.conftest import Opener
+from tests.support.disk import fill, small_disk
 from tests.support.dockerd import IMAGE, Dockerd, NoBridge, build_image, have_dockerd, private
 from tests.support.eventually import eventually
 from tests.support.ports import free_port
@@ -258,47 +256,31 @@ async def test_port_that_somebody_else_has(bridged: Dockerd, open_engine: Opener
 
 
 @pytest.fixture
-def small_disk() -> Iterator[Dockerd]:
+def cramped() -> Iterator[Dockerd]:
     """A Docker engine whose whole disk is 24 MiB."""
     if why_not := have_dockerd():
         pytest.skip(why_not)
-    folder = Path(tempfile.mkdtemp(prefix="dockerd-"))
-    (folder / "data").mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder / "data"], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    engine = Dockerd(folder)
-    try:
-        engine.start()
-        yield engine
-    finally:
-        engine.stop()
-        subprocess.run(["umount", folder / "data"], check=True)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(1 << 16)):
-            pass
+    with tempfile.TemporaryDirectory(prefix="dockerd-", ignore_cleanup_errors=True) as folder:
+        engine = Dockerd(Path(folder))
+        with small_disk(engine.folder / "data", "24m"):
+            try:
+                engine.start()
+                yield engine
+            finally:
+                engine.stop()
 
 
 @pytest.mark.docker
-async def test_full_disk_is_said_and_leaves_nothing(
-    small_disk: Dockerd, open_engine: Opener, a_launch: Launcher
-) -> None:
-    client = docker.APIClient(small_disk.address, version="auto")
+async def test_full_disk_is_said_and_leaves_nothing(cramped: Dockerd, open_engine: Opener, a_launch: Launcher) -> None:
+    client = docker.APIClient(cramped.address, version="auto")
     await asyncio.to_thread(build_image, client, IMAGE)
-    async with open_engine(address=small_disk.address) as engine:
-        filler = small_disk.folder / "data" / "filler"
-        fill(filler)
+    async with open_engine(address=cramped.address) as engine:
+        fill(cramped.folder / "data")
         launch = a_launch("true")
         with pytest.raises(EngineError, match="disk is full") as caught:
             await engine.launch(launch)
         assert (caught.value.code, caught.value.status) == ("disk_full", 503)
-        filler.unlink()
+        (cramped.folder / "data" / "filler").unlink()
         await engine.launch(launch)  # retrying is safe
         await eventually(lambda: engine._watch.changes.known()[0].condition is Condition.ENDED)
         await engine.remove(engine._watch.changes.known()[0].engine_id)

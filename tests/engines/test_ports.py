@@ -22,6 +22,7 @@ from scheduler.engines.process.taken import IMAGE as LOCAL
 from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import empty, leaks_sockets, started
 from tests.support.eventually import PATIENCE, eventually
+from tests.support.ports import free_port
 from web.console.frames import PORT, WAKING, FrameKind, Line, connect_to_port, connecting, socket_path
 from web.errors import Problem
 
@@ -98,12 +99,6 @@ def of_the_host() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def a_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        found: int = server.getsockname()[1]
-        return found
-
-
 async def answers(connection: socket.socket) -> bool:
     connection.settimeout(PATIENCE)
     with connection:
@@ -113,7 +108,7 @@ async def answers(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "[::1]"])
 async def test_what_listens_in_the_container_is_reached(opened: Opened, address: str) -> None:
-    port = a_port()
+    port = free_port()
     container = await opened.launch("/bin/sh", "-c", SERVE.format(address=address, port=port))
     connection, found = await opened.when_it_listens(container, port)
     assert found == port
@@ -125,7 +120,7 @@ async def test_a_port_is_reached_however_many_others_listen_on_the_host(
 ) -> None:
     """Of all some are looked at: a container that opens very many is not to hide those of others."""
     monkeypatch.setattr(listeners, "MOST", 0)
-    port = a_port()
+    port = free_port()
     container = await opened.launch("/bin/sh", "-c", SERVE.format(address="127.0.0.1", port=port))
     connection, _ = await opened.when_it_listens(container, port)
     assert await answers(connection)
@@ -133,7 +128,7 @@ async def test_a_port_is_reached_however_many_others_listen_on_the_host(
 
 async def test_who_asks_for_a_connection_takes_no_thread_from_others(opened: Opened) -> None:
     """Each would have to wait for a processor, with all that wants one."""
-    port = a_port()
+    port = free_port()
     container = await opened.launch("/bin/sh", "-c", SERVE.format(address="127.0.0.1", port=port))
     (await opened.when_it_listens(container, port))[0].close()
     none = ThreadPoolExecutor(1)
@@ -145,7 +140,7 @@ async def test_who_asks_for_a_connection_takes_no_thread_from_others(opened: Ope
 
 
 async def test_without_a_number_it_is_the_only_one_and_of_several_all_are_named(opened: Opened) -> None:
-    one, two = sorted((a_port(), a_port()))
+    one, two = sorted((free_port(), free_port()))
     first, second = (SERVE.format(address="127.0.0.1", port=port) for port in (one, two))
     alone = await opened.launch("/bin/sh", "-c", first)
     connection, found = await opened.when_it_listens(alone, 0)
@@ -182,7 +177,7 @@ async def test_a_listener_that_takes_no_connection_holds_up_no_thread(
     monkeypatch.setattr(ports, "CONNECTS_WITHIN", PATIENCE)
     if opened.consoles._engine.name != "process":
         pytest.skip("its port can be filled from within only")
-    port = a_port()
+    port = free_port()
     container = await opened.launch("python3", "-c", LISTENS_AND_TAKES_NONE.format(port=port))
     (await opened.when_it_listens(container, port))[0].close()
     fillers = [socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(8)]
@@ -195,7 +190,7 @@ async def test_a_listener_that_takes_no_connection_holds_up_no_thread(
         await eventually(lambda: opened.consoles._tasks)
         with socket_path(opened.home) as path:
             line = Line(*await asyncio.open_unix_connection(path))
-        await line.send(*connecting(container, a_port()))
+        await line.send(*connecting(container, free_port()))
         answer = await line.read()
         assert answer is not None
         assert answer[0] is FrameKind.REFUSED
@@ -247,7 +242,7 @@ async def test_an_ended_container_and_a_wish_without_sense_are_refused(opened: O
 
 
 async def test_who_hangs_up_before_the_answer_is_no_fault(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    port = a_port()
+    port = free_port()
     container = await opened.launch("/bin/sh", "-c", SERVE.format(address="127.0.0.1", port=port))
     (await opened.when_it_listens(container, port))[0].close()
     with socket_path(opened.home) as path:

@@ -19,12 +19,12 @@ from django.contrib.auth.models import Group, User
 from tests.faults.harm import Reaper
 from tests.faults.questions import ask
 from tests.faults.whole import Whole
-from tests.faults.world import GIB, MIB, PATIENCE, Wrong, retried
+from tests.faults.world import GIB, MIB, Wrong, retried
+from tests.support.eventually import PATIENCE
 from web.models import Container
 from web.people import tokens
 
 USERS = 10
-ANSWERED = 3 * PATIENCE  # a parent that died starts anew meanwhile, perhaps twice
 # Why a launch that was answered 202 never began, where a trouble has taken what it needs, or dockerd was killed.
 NOT_NOW = ("The host does not let", "The host's disk is full", "Docker does not answer", "Docker at ", "GPU ")
 
@@ -124,9 +124,9 @@ class Person:
         self.did[f"{deed} {status}"] += 1
 
     def _ask(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, dict[str, Any]]:
-        """Asks until it is answered by somebody who knows. Raises Wrong if nobody does for three minutes."""
+        """Asks until it is answered by somebody who knows. Raises Wrong if nobody does for PATIENCE."""
         headers = {"Idempotency-Key": key} if key else {}
-        deadline = time.monotonic() + ANSWERED
+        deadline = time.monotonic() + PATIENCE
         while True:
             said = ""
             try:
@@ -139,7 +139,7 @@ class Person:
             except httpx.TransportError as error:
                 said = repr(error)
             if time.monotonic() > deadline:
-                raise Wrong(f"{method} {path} is not answered for {ANSWERED:.0f} s: {said}")
+                raise Wrong(f"{method} {path} is not answered for {PATIENCE:.0f} s: {said}")
             time.sleep(0.1)
 
 

@@ -1,7 +1,6 @@
 """The whole appliance as `make up` starts it: a parent, the web and the scheduler. For harm to any of them."""
 
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +11,9 @@ import httpx
 
 from scheduler.engines.process import tree
 from tests.faults.ground import Ground
-from tests.faults.world import PATIENCE, ROOT, World, retried
+from tests.faults.world import ROOT, World, retried
+from tests.support.eventually import PATIENCE
+from tests.support.ports import free_port
 from web.models import Node
 
 
@@ -20,8 +21,7 @@ class Whole(World):
     """When its parent dies it is started again, as a service manager would."""
 
     def __init__(self, ground: Ground, **environment: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         super().__init__(ground, PORT=str(port), **environment)
         self.url = f"http://127.0.0.1:{port}"
         self.longest_silence = 0.0  # seconds between two signs of life of a scheduler; a second without any harm
@@ -47,7 +47,7 @@ class Whole(World):
             except httpx.TransportError:
                 return False
 
-        self.until(ready, "it is never ready", within=5 * PATIENCE)
+        self.until(ready, "it is never ready")
 
     def _start_again(self, parent: subprocess.Popen[bytes]) -> None:
         parent.wait()

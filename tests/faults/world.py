@@ -31,12 +31,12 @@ from tests.faults.placing import SECOND
 from tests.faults.stopped import Driver
 from tests.faults.traced import died
 from tests.support.card import _NVML, BUILD, ROOT
+from tests.support.eventually import PATIENCE
 from web.models import AllocationEvent, Claim, Command, Container, Gpu, Node
 from web.services.issuing import hint
 
 T = TypeVar("T")
 GIB, MIB = 1 << 30, 1 << 20
-PATIENCE = 60.0  # seconds; for what takes one at most, on a machine with other things to do
 
 
 class Wrong(Exception):

@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from appliance import VERSION
 from tests.support.appliance import ROOT
 from tests.support.debian import Debian, a_debian
 from tests.support.eventually import until
+from tests.support.ports import free_port
 
 pytestmark = [
     pytest.mark.debian,
@@ -54,9 +54,7 @@ class Installed:
         self.debian = debian
         self.begun = time.monotonic()
         self.services: list[subprocess.Popen[bytes]] = []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30, follow_redirects=True)
 
     def path(self, path: str) -> Path:

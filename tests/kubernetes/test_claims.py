@@ -124,10 +124,12 @@ async def held_up(lab: Lab) -> AsyncIterator[HeldUp]:
 async def test_what_takes_too_long_is_reported_in_time_and_goes_on(
     lab: Lab, held_up: HeldUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "ANSWERS_WITHIN", 3.0)  # on a busy machine the quick one needs some of it
     await lab.published()
     slow, quick = await lab.allocator.claim("1Gi", name="slow"), await lab.allocator.claim("1Gi")
-    answer = await lab.kubelet.prepare(slow, quick)
+    assert isinstance(await lab.prepare(quick), dict)  # from now on by its record, so only the slow one can be late
+    with monkeypatch.context() as patched:
+        patched.setattr(server, "ANSWERS_WITHIN", 3.0)
+        answer = await lab.kubelet.prepare(slow, quick)
     assert "It could not be done in time; it goes on" in answer[slow["metadata"]["uid"]]
     assert isinstance(answer[quick["metadata"]["uid"]], dict)
     held_up.goes_on.set()

@@ -16,7 +16,6 @@ from tests.kubernetes.test_cut_off import MOMENTS, PREPARING, another
 from tests.support.eventually import eventually
 from tests.support.host import GIB
 
-pytestmark = pytest.mark.timeout(120)
 TRAIN = ("team-a", "train", "main")
 CARDS = {"gpu-a": (4 * GIB, 4 * GIB), "gpu-b": (2 * GIB, 2 * GIB)}
 
@@ -167,7 +166,6 @@ async def test_a_list_that_the_kubelet_would_drop_is_not_sent(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("when", MOMENTS)
 @pytest.mark.parametrize("step", ["our record", "the database's", "the core", "the socket"])
 async def test_killed_while_it_gives_units_it_leaves_nothing(lab: Lab, counter: Counter, step: str, when: str) -> None:

@@ -9,7 +9,7 @@ from scheduler.kubernetes.engine import MEMORY_STAYS
 from tests.kubernetes.cluster.api_server import CLAIMS, EVICTING, PODS, RIGHTS
 from tests.kubernetes.cluster.pods import another
 from tests.kubernetes.conftest import Lab
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.host import GIB, query
 from web.models import Allowance, Container, Node
 
@@ -89,7 +89,10 @@ async def test_containers_that_share_a_claim_are_one_and_a_later_pod_joins_it(la
     await lab.nothing_is_held()
 
 
-async def test_how_it_ended_is_waited_for_a_moment_and_reported_with_why(lab: Lab) -> None:
+async def test_how_it_ended_is_waited_for_a_moment_and_reported_with_why(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.kubernetes.pods.TELLS_WITHIN", PATIENCE)
     await lab.published()
     pod, container = await lab.running_pod()
     lab.pods.late = 0.6

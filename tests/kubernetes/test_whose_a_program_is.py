@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.engines.docker.mounting.runs import folder_of, place_of
 from tests.kubernetes.conftest import Lab
+from tests.support.eventually import PATIENCE
 from web.models import Container
 
 MOUNTS = 'mount -t tmpfs none /run && mkdir /run/gpushare && mount --bind "$1" /run/gpushare && echo seen && sleep 600'
@@ -29,7 +30,7 @@ class Programs:
         process = await asyncio.create_subprocess_exec(*words, stdout=PIPE, process_group=0)
         self._all.append(process)
         assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"seen\n"
+        assert await asyncio.wait_for(process.stdout.readline(), PATIENCE) == b"seen\n"
         return process.pid
 
     async def end(self) -> None:

@@ -16,7 +16,7 @@ from tests.support.appliance import until
 from tests.support.cluster import Cluster
 from tests.support.constants import with_constants
 from tests.support.eventually import PATIENCE
-from tests.support.running import runs
+from tests.support.running import runs, seconds
 from web.console.frames import FrameKind
 
 MIB = 2**20
@@ -54,7 +54,7 @@ def following(cluster: Cluster, made: Any) -> Iterator[Iterator[bytes]]:
 def terminal(cluster: Cluster, made: Any, kind: str = "exec") -> Iterator[ClientConnection]:
     address = f"{cluster.url.replace('http', 'ws', 1)}/ws/containers/{made['id']}/{kind}/"
     headers = {"Authorization": f"Token {cluster.admin()}"}
-    with connect(address, origin=cluster.url, additional_headers=headers) as socket:
+    with connect(address, origin=cluster.url, additional_headers=headers, open_timeout=PATIENCE) as socket:
         yield socket
 
 
@@ -108,23 +108,23 @@ def test_a_program_beside_it_and_its_exit_code(cluster: Cluster) -> None:
 
 
 def test_an_end_of_the_line_ends_what_was_begun_on_the_node(cluster: Cluster) -> None:
-    made = launched(cluster, "sleep", "600", node="small")
+    made, long = launched(cluster, "sleep", "600", node="small"), seconds()
     with terminal(cluster, made) as socket:
-        socket.send(json.dumps({"command": ["sleep", "4322"]}))
+        socket.send(json.dumps({"command": ["sleep", long]}))
         assert socket.recv(PATIENCE) == bytes([FrameKind.OPEN])
-        until(lambda: runs("sleep", "4322"))
-    until(lambda: not runs("sleep", "4322"))
+        until(lambda: runs("sleep", long))
+    until(lambda: not runs("sleep", long))
 
 
 @pytest.mark.long
 def test_a_killed_web_side_leaves_nothing_running_on_the_node(cluster: Cluster) -> None:
-    made = launched(cluster, "sleep", "600", node="small")
+    made, long = launched(cluster, "sleep", "600", node="small"), seconds()
     with suppress(ConnectionClosed), terminal(cluster, made) as socket:
-        socket.send(json.dumps({"command": ["sleep", "4323"]}))
+        socket.send(json.dumps({"command": ["sleep", long]}))
         assert socket.recv(PATIENCE) == bytes([FrameKind.OPEN])
-        until(lambda: runs("sleep", "4323"))
+        until(lambda: runs("sleep", long))
         cluster.kill("web")
-        until(lambda: not runs("sleep", "4323"))
+        until(lambda: not runs("sleep", long))
     cluster.start_web()
     until(lambda: cluster.is_linked("small"))
 
@@ -137,7 +137,7 @@ def test_a_killed_node_ends_a_terminal_in_words_and_a_followed_log_goes_on_where
     made = launched(cluster, "sh", "-c", f"echo one; read -r line < {gate}; echo two")
     with following(cluster, made) as pieces, terminal(cluster, made) as socket:
         assert next(pieces) == b"one\n"
-        socket.send(json.dumps({"command": ["sleep", "4324"]}))
+        socket.send(json.dumps({"command": ["sleep", "600"]}))
         assert socket.recv(PATIENCE) == bytes([FrameKind.OPEN])
         cluster.kill("large")
         said = json.loads(socket.recv(PATIENCE))

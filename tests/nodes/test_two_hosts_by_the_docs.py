@@ -5,7 +5,6 @@ Not its apt and systemctl, and no host but this one: addresses, ports and the na
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from appliance import envfile
 from tests.support.appliance import ROOT, http, until
 from tests.support.documents import blocks
 from tests.support.eventually import PATIENCE
+from tests.support.ports import free_port
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.production import Production
 from tests.support.redis_server import BIN as REDIS
@@ -35,8 +35,7 @@ def redis(folder: Path) -> Iterator[int]:
     (lines,) = re.findall(r"printf '(.*)' \| sudo tee -a /etc/redis/redis.conf", COMMANDS)
     file = folder / "redis.conf"
     file.write_text(lines.replace("\\n", "\n").replace(" 10.1.0.1", ""))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     words = [str(REDIS), str(file), "--port", str(port), "--save", "", "--dir", str(folder)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     try:

@@ -15,9 +15,9 @@ from scheduler.containers import consoles as module
 from scheduler.containers.consoles import Console, Consoles
 from scheduler.containers.consoles.viewer import Viewer
 from scheduler.engines.base import Output
+from tests.support.eventually import PATIENCE
 from web.console.frames import FrameKind, Line, dial
 
-WITHIN = 30.0
 PAUSES_AT = 64 << 10  # bytes that asyncio keeps before whoever sends has to wait
 FAST, SLOW = UUID(int=1), UUID(int=2)
 
@@ -49,12 +49,12 @@ async def test_one_that_reads_nothing_is_cut_off_when_the_next_one_comes(monkeyp
     (ours, still), (ours_too, reads) = await a_line(), await a_line()
     still._reader._transport.pause_reading()  # type: ignore[attr-defined]
     tasks = [asyncio.create_task(console.look(Viewer(ours))), asyncio.create_task(console.run())]
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(PATIENCE):
         while ours._writer.transport.get_write_buffer_size() < PAUSES_AT:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     tasks.append(asyncio.create_task(console.look(Viewer(ours_too))))
     try:
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(PATIENCE):
             frame = await reads.read()
             assert frame is not None
             assert frame[0] is FrameKind.OUTPUT
@@ -91,7 +91,7 @@ async def test_a_slow_attach_holds_up_its_own_container_alone(
 ) -> None:
     begun, goes_on = consoles
     slow = [asyncio.create_task(dial(tmp_path, SLOW)) for _ in range(2)]
-    async with asyncio.timeout(WITHIN):
+    async with asyncio.timeout(PATIENCE):
         await begun.wait()
         await (await dial(tmp_path, FAST)).close()
         assert not any(task.done() for task in slow)

@@ -22,7 +22,7 @@ from scheduler.engines.runtime_environment import RuntimeEnvironment
 from tests.engines.conftest import empty_shim
 from tests.engines.processes import a_launch
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.running import runs
+from tests.support.running import runs, seconds
 from web.console.frames import PAYLOAD_LIMIT, WINDOW, FrameKind, Line, dial
 from web.errors import Problem
 
@@ -73,7 +73,8 @@ async def test_output_errors_exit_code_and_the_end_come_in_this_order(container:
 async def test_who_takes_nothing_is_sent_no_more_than_the_window_and_others_are_not_held_up(
     container: UUID, tmp_path: Path, tty: bool
 ) -> None:
-    still = await dial(tmp_path, container, asked("yes", "stands-still", tty=tty))
+    words = ("yes", seconds())
+    still = await dial(tmp_path, container, asked(*words, tty=tty))
     seen = 0
     with contextlib.suppress(TimeoutError):
         while frame := await asyncio.wait_for(still.read(), 2 if seen >= WINDOW else PATIENCE):
@@ -82,20 +83,21 @@ async def test_who_takes_nothing_is_sent_no_more_than_the_window_and_others_are_
     assert WINDOW <= seen < WINDOW + PAYLOAD_LIMIT
     frames = await frames_of(await dial(tmp_path, container, asked("echo", "meanwhile")))
     assert frames[0] == (FrameKind.OUTPUT, b"meanwhile\n")
-    assert runs("yes", "stands-still")
+    assert runs(*words)
     await still.close()
-    await eventually(lambda: not runs("yes", "stands-still"))
+    await eventually(lambda: not runs(*words))
 
 
 async def test_who_types_more_than_the_window_is_cut_off_and_the_program_ends(container: UUID, tmp_path: Path) -> None:
-    line = await dial(tmp_path, container, asked("sleep", "3211"))
-    await eventually(lambda: runs("sleep", "3211"))
+    words = ("sleep", seconds())
+    line = await dial(tmp_path, container, asked(*words))
+    await eventually(lambda: runs(*words))
     for _ in range(100):
         await line.send(FrameKind.INPUT, bytes(PAYLOAD_LIMIT))
     while await line.read():
         pass
     await line.close()
-    await eventually(lambda: not runs("sleep", "3211"))
+    await eventually(lambda: not runs(*words))
 
 
 async def test_what_cannot_be_started_is_refused_in_a_sentence(container: UUID, tmp_path: Path) -> None:

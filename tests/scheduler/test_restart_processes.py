@@ -46,6 +46,15 @@ async def asked_again(host: Host, container: Container, before: int) -> None:
     await eventually(again)
 
 
+async def uses(host: Host, container: Container, at_least: int) -> None:
+    """Waits until the record says so: a new scheduler writes it once it has looked at the container's lease page."""
+
+    async def written() -> bool:
+        return (await host.claim(container)).used >= at_least
+
+    await eventually(written)
+
+
 async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_resumes_in_turn(
     separate: tuple[Host, SeparateScheduler],
 ) -> None:
@@ -70,8 +79,7 @@ async def test_nothing_ends_when_the_scheduler_is_killed_and_the_suspended_one_r
         assert after.suspended_since is not None
         assert before.suspended_since - timedelta(seconds=0.1) < after.suspended_since < begun_anew
     assert (await host.get(first)).queue_position == 1
-    used = (await host.claim(holder)).used
-    assert used >= 3 * GIB
+    await uses(host, holder, 3 * GIB)
     await host.command("kill", holder)
     await host.says(first, "holding")
     await host.until(first, "running")
@@ -87,8 +95,7 @@ async def test_sigterm_leaves_containers_running(separate: tuple[Host, SeparateS
     await scheduler.stop()
     await scheduler.start()
     assert (await host.get(container)).state == "running"
-    claim = await host.claim(container)
-    assert claim.used >= GIB + 60 * MIB
+    await uses(host, container, GIB + 60 * MIB)
 
 
 async def test_launches_under_a_scheduler_that_is_killed_run_once_each(

@@ -75,15 +75,13 @@ class Dockerd:
         """What it reads in /etc/subuid and /etc/subgid is its own: the host's files stay as they are."""
         if self.plugins is not None:
             self.plugins.mkdir(exist_ok=True)
-            script = f'mkdir -p {PLUGINS} && mount --bind {self.plugins} {PLUGINS} && exec "$@"'
-            return ["unshare", "--mount", "--propagation=slave", "sh", "-c", script, "dockerd"]
+            return with_mounts({PLUGINS: self.plugins})
         if not self._remapped:
             return []
         self.folder.chmod(0o711)  # its containers' users have to get to their files
         users = self.folder / "subid"
         users.write_text(f"daemon:{SHIFTED}:65536\n")
-        places = " && ".join(f"mount --bind {users} {place}" for place in ("/etc/subuid", "/etc/subgid"))
-        return ["unshare", "--mount", "--propagation=slave", "sh", "-c", f'{places} && exec "$@"', "dockerd"]
+        return with_mounts(dict.fromkeys(("/etc/subuid", "/etc/subgid"), users))
 
     def _answers(self) -> bool:
         # Not by the SDK: where nothing listens, it leaves its socket to the garbage collector, with a warning.
@@ -123,6 +121,13 @@ class Dockerd:
 
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
+
+
+def with_mounts(mounts: Mapping[str, Path], *unshared: str, then: str = "exec") -> list[str]:
+    """What a command is to be started by that alone has these mounts (place → what is there). `then` starts it."""
+    made = "".join(f"mount --bind {what} {place} && " for place, what in mounts.items())
+    script = f'mkdir -p {PLUGINS} && {made}{then} "$@"'
+    return ["unshare", "--mount", "--propagation=slave", *unshared, "sh", "-c", script, "dockerd"]
 
 
 class NoBridge(OSError):

@@ -1,10 +1,12 @@
 """A scheduler for tests of the gate that has one rule: all come to the largest number that anybody has begun."""
 
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from shim.binding.gate import Entry, Gate, Kind
+from shim.binding.gate import SILENCE, Entry, Gate, Kind
 from tests.support.eventually import PATIENCE
 from tests.support.ranks import Rank
 
@@ -36,6 +38,28 @@ def stop(gates: Sequence[Gate], within: float = PATIENCE) -> bool:
             return True
         time.sleep(0.001)
     return False
+
+
+@contextmanager
+def asking(*gates: Gate) -> Iterator[None]:
+    """Shuts the gates and asks again in time, however slow the test is; opens them at the end."""
+    left = threading.Event()
+
+    def ask() -> None:
+        while not left.wait(SILENCE / 20):
+            for gate in gates:
+                gate.ask()
+        let_go(gates)  # at once: a gate that is not asked for SILENCE lets its program pass
+
+    for gate in gates:
+        gate.ask()
+    asks = threading.Thread(target=ask)
+    asks.start()
+    try:
+        yield
+    finally:
+        left.set()
+        asks.join()
 
 
 def let_go(gates: Sequence[Gate]) -> None:

@@ -142,12 +142,6 @@ def runs(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def a_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        found: int = server.getsockname()[1]
-        return found
-
-
 async def over(client: asyncio.subprocess.Process) -> None:
     """Killed: a SIGTERM just before OpenSSH waits for data it heeds at the next data, which may be 30 s later."""
     client.kill()

@@ -68,7 +68,7 @@ async def is_back(host: Host, container: Container) -> None:
 
 async def ends_well(host: Host, container: Container) -> Container:
     (host.home / "go-on").touch()
-    ended = await host.until(container, "exited", 60)
+    ended = await host.until(container, "exited")
     assert "every byte is right" in host.log(container)
     return ended
 

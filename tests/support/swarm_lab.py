@@ -26,7 +26,7 @@ import docker
 import docker.errors
 import requests.exceptions
 
-from tests.support.dockerd import IMAGE, Dockerd, build_image, have_dockerd
+from tests.support.dockerd import IMAGE, PLUGINS, Dockerd, build_image, have_dockerd, with_mounts
 from tests.support.eventually import until
 
 SUBNET = "172.31.253"  # of the bridge; the members are .1, .2 and .3
@@ -42,11 +42,11 @@ class Member(Dockerd):
         self, folder: Path, number: int, network: str, declared: Mapping[str, int], home: Path | None = None
     ) -> None:
         super().__init__(folder)
-        self._home, self._cable = home, _cable(network)
+        self._cable = _cable(network)
         (folder / "home").mkdir(mode=0o750)
         self.name, self.ip = f"node{number}", f"{SUBNET}.{number}"
         self._network, self.declared = network, dict(declared)
-        self._mounts: list[tuple[str, str]] = []
+        self._mounts = {PLUGINS: folder / "plugins", **({str(home): folder / "home"} if home else {})}
         (folder / "plugins").mkdir()
         self.configure("{}")
 
@@ -56,14 +56,8 @@ class Member(Dockerd):
 
     def _before(self) -> list[str]:
         # Not `ip netns exec`: that shows a /sys without control groups.
-        place = "/run/docker/plugins"
-        home = f"&& mount --bind {self.folder}/home {self._home} " if self._home else ""
-        more = "".join(f"&& mount --bind {what} {where} " for what, where in self._mounts)
-        script = (
-            f"mkdir -p {place} && mount --bind {self.folder}/plugins {place} {home}{more}&& hostname {self.name} "
-            f'&& exec nsenter --net=/run/netns/{self._network} "$@"'
-        )
-        return ["unshare", "--mount", "--propagation=slave", "--uts", "sh", "-c", script, "dockerd"]
+        then = f"hostname {self.name} && exec nsenter --net=/run/netns/{self._network}"
+        return with_mounts(self._mounts, "--uts", then=then)
 
     def _flags(self) -> list[str]:
         declared = [f"--node-generic-resource={kind}={many}" for kind, many in self.declared.items()]
@@ -75,7 +69,7 @@ class Member(Dockerd):
 
     def mount(self, what: Path, where: Path) -> None:
         """In its mounts, which it has anew at each start."""
-        self._mounts.append((str(what), str(where)))
+        self._mounts[str(where)] = what
         subprocess.run([*self.within(), "mount", "--bind", str(what), str(where)], check=True)
 
     def has_begun(self) -> bool:

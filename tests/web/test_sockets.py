@@ -71,7 +71,7 @@ def to(site: Site, path: str, headers: dict[str, str], address: str = "127.0.0.1
     given = {"origin": site.url, **given}
     return connect(
         f"ws{site.url.removeprefix('http')}{path}", additional_headers=headers, local_addr=(address, 0),
-        proxy=None, open_timeout=60, **given,
+        proxy=None, open_timeout=PATIENCE, **given,
     )  # fmt: skip
 
 

@@ -11,10 +11,10 @@ from django.conf import settings
 
 from tests.engines.conftest import leaks_sockets
 from tests.support.eventually import PATIENCE, eventually
+from tests.support.ports import free_port
 from tests.support.ssh_lab import (
     Lab,
     a_launch,
-    a_port,
     answer_of,
     connected,
     docker_api,
@@ -36,7 +36,7 @@ pytestmark = [leaks_sockets, pytest.mark.django_db(transaction=True)]
 
 @pytest.mark.parametrize("words", [("-N", "-L{}:127.0.0.1:{}"), ("-N", "-L{}:train.v1:{}")])
 async def test_a_port_of_the_container_is_forwarded(lab: Lab, words: tuple[str, str]) -> None:
-    inner, outer = a_port(), a_port()
+    inner, outer = free_port(), free_port()
     serving = await lab.start(f"exec /bin/busybox httpd -f -p 127.0.0.1:{inner} -h /")
     forwarding = await lab.start(words[0], words[1].format(outer, inner))
     answer = await eventually(lambda: answer_of(outer))  # nothing until it listens
@@ -47,7 +47,7 @@ async def test_a_port_of_the_container_is_forwarded(lab: Lab, words: tuple[str, 
 
 @pytest.mark.parametrize("to", ["192.0.2.1:80", "example.org:80", "127.0.0.1:{of_the_host}"])
 async def test_nothing_else_is_forwarded(lab: Lab, to: str) -> None:
-    outer = a_port()
+    outer = free_port()
     with socket.create_server(("127.0.0.1", 0)) as of_the_host:
         to = to.format(of_the_host=of_the_host.getsockname()[1])
         forwarding = await lab.start("-N", f"-L{outer}:{to}")
@@ -76,7 +76,7 @@ async def test_a_unix_socket_of_the_container_is_forwarded(lab: Lab) -> None:
     """By its path in the container; also relative to where its programs begin."""
     (lab.work / "serve.py").write_text(CAPITALS)
     serving = await lab.start("exec python3 serve.py in-capitals")
-    outer = a_port()
+    outer = free_port()
     forwarding = await lab.start("-N", f"-L{outer}:{lab.work}/in-capitals")
     async with asyncio.timeout(PATIENCE):
         assert serving.stdout
@@ -97,7 +97,7 @@ async def test_a_unix_socket_of_the_container_is_forwarded(lab: Lab) -> None:
 
 @pytest.mark.parametrize("path", ["/nothing/there", "/etc/passwd"])
 async def test_a_path_where_no_socket_listens_is_refused(lab: Lab, path: str) -> None:
-    outer = a_port()
+    outer = free_port()
     forwarding = await lab.start("-N", f"-L{outer}:{path}")
     assert await answer_of(outer) == b""
     await over(forwarding)
@@ -105,7 +105,7 @@ async def test_a_path_where_no_socket_listens_is_refused(lab: Lab, path: str) ->
 
 async def test_vs_code_finds_its_server_again_by_each_new_connection(lab: Lab) -> None:
     """Its shape: a shell without a terminal, and a SOCKS proxy by which its server in the container is reached."""
-    inner, outer, pids = a_port(), a_port(), set()
+    inner, outer, pids = free_port(), free_port(), set()
     serve = f"/bin/busybox httpd -f -p 127.0.0.1:{inner} -h /"
     script = f"test -e server || ({serve} >/dev/null 2>&1 </dev/null & echo $! >server); cat server\n"
     for _ in range(3):
@@ -240,7 +240,7 @@ async def test_a_link_in_a_docker_container_leads_to_no_socket_of_the_host(in_do
         of_the_host.listen()
         assert (await in_docker.ssh(f"/bin/busybox ln -s {in_docker.home}/host.sock /tmp/link"))[0] == 0
         for path in (f"{in_docker.home}/host.sock", "/tmp/link", "/proc/1/root/../../host.sock"):
-            outer = a_port()
+            outer = free_port()
             forwarding = await in_docker.start("-N", f"-L{outer}:{path}")
             assert await answer_of(outer) == b""
             await over(forwarding)

@@ -15,6 +15,7 @@ import grpc
 
 from scheduler.kubernetes.kubelet import contracts
 from tests.kubernetes.cluster.kubelet import WrongAnswer, call
+from tests.support.eventually import PATIENCE
 
 RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 LONGEST_LIST = 4 << 20
@@ -65,7 +66,7 @@ class Counter:
         async with grpc.aio.insecure_channel(f"unix://{self._plugin}") as channel:
             ids = await self._picked(channel, free, size)
             asked = {"container_requests": [{"devices_ids": ids}]}
-            (answers,) = (await call(channel, PLUGIN, "Allocate", asked, 10.0)).container_responses
+            (answers,) = (await call(channel, PLUGIN, "Allocate", asked, PATIENCE)).container_responses
         self.pods[pod] = ids
         for mount in answers.mounts:
             if not os.path.exists(mount.host_path) or not mount.container_path.startswith("/"):  # noqa: ASYNC240
@@ -77,7 +78,7 @@ class Counter:
         if not self._prefers:
             return free[:size]
         asked = {"available_deviceIDs": free, "must_include_deviceIDs": [], "allocation_size": size}
-        answer = await call(channel, PLUGIN, "GetPreferredAllocation", {"container_requests": [asked]}, 10.0)
+        answer = await call(channel, PLUGIN, "GetPreferredAllocation", {"container_requests": [asked]}, PATIENCE)
         ids = list(answer.container_responses[0].deviceIDs)
         if len(set(ids)) != len(ids) or len(ids) > size or not set(ids) <= set(free):
             raise WrongAnswer(f"it prefers {ids} of {free}")
@@ -101,7 +102,7 @@ class Counter:
         try:
             async with grpc.aio.insecure_channel(f"unix://{path}", options=options) as channel:
                 self._prefers = (
-                    await call(channel, PLUGIN, "GetDevicePluginOptions", {}, 10.0)
+                    await call(channel, PLUGIN, "GetDevicePluginOptions", {}, PATIENCE)
                 ).get_preferred_allocation_available
                 stream = channel.unary_stream(
                     f"/{PLUGIN}/ListAndWatch", request_serializer=asks.SerializeToString,

@@ -1,10 +1,8 @@
 """While a scheduler asks, ranks begin nothing beyond its limits."""
 
-import threading
-
 from shim.binding.gate import SILENCE, Kind
 from tests.support.eventually import until
-from tests.support.gates import captured, counts, only
+from tests.support.gates import asking, captured, counts, only
 from tests.support.ranks import FLOAT, SUM
 
 INVALID_USAGE = 5
@@ -18,18 +16,17 @@ GROUPED = "ncclGroupStart", "ncclGroupEnd"
 def test_nothing_is_begun_beyond_the_limit_until_the_gate_is_open(pair):
     (first, second), comms, (gate, other) = pair
     first.reduce(comms[0])
-    gate.ask()
-    first.start_reduce(comms[0])
-    until(lambda: only(gate).held)
-    assert (only(gate).begun, only(gate).given, only(gate).wanted) == (1, 1, 2)
-    gate.limit(only(gate), 2)
-    gate.ask()
-    assert first.receive()["result"] == 0
-    assert counts(gate) == (2, 2)
-    first.start_reduce(comms[0])
-    until(lambda: only(gate).held)
-    assert second.reduce(comms[1]) == 0  # nobody asks there
-    gate.let_go()
+    with asking(gate):
+        first.start_reduce(comms[0])
+        until(lambda: only(gate).held)
+        assert (only(gate).begun, only(gate).given, only(gate).wanted) == (1, 1, 2)
+        gate.limit(only(gate), 2)
+        gate.ask()
+        assert first.receive()["result"] == 0
+        assert counts(gate) == (2, 2)
+        first.start_reduce(comms[0])
+        until(lambda: only(gate).held)
+        assert second.reduce(comms[1]) == 0  # nobody asks there
     assert first.receive()["result"] == 0
     assert (counts(gate), counts(other), gate.passed) == ((3, 3), (1, 1), 0)
 
@@ -37,30 +34,29 @@ def test_nothing_is_begun_beyond_the_limit_until_the_gate_is_open(pair):
 def test_a_group_is_held_until_all_of_it_may_go(pair):
     (first, _), comms, (gate, _) = pair
     first.send_to(comms[0], 1)
-    gate.ask()
-    first("ncclGroupStart")
-    first.reduce(comms[0])
-    first.send_to(comms[0], 1)
-    first.send(do="call", name="ncclGroupEnd", arguments=[], way="dlsym")
-    until(lambda: only(gate).held and only(gate, Kind.SEND).held)
-    gate.limit(only(gate), 1)
-    gate.ask()
-    until(lambda: not only(gate).held)
-    assert only(gate, Kind.SEND).held
-    gate.limit(only(gate, Kind.SEND), 2)
-    gate.ask()
-    assert first.receive()["result"] == 0
+    with asking(gate):
+        first("ncclGroupStart")
+        first.reduce(comms[0])
+        first.send_to(comms[0], 1)
+        first.send(do="call", name="ncclGroupEnd", arguments=[], way="dlsym")
+        until(lambda: only(gate).held and only(gate, Kind.SEND).held)
+        gate.limit(only(gate), 1)
+        gate.ask()
+        until(lambda: not only(gate).held)
+        assert only(gate, Kind.SEND).held
+        gate.limit(only(gate, Kind.SEND), 2)
+        gate.ask()
+        assert first.receive()["result"] == 0
     assert (counts(gate), counts(gate, Kind.SEND)) == ((1, 1), (2, 2))
 
 
 def test_a_launch_of_a_graph_is_held(pair):
     (first, _), comms, (gate, _) = pair
     exec_ = first.new("cuGraphInstantiateWithFlags", captured(first, comms[0], 3), 0)
-    gate.ask()
-    first.send(do="call", name="cuGraphLaunch", arguments=[exec_, 0], way="dlsym")
-    until(lambda: only(gate).wanted == 3)
-    assert counts(gate) == (0, 0)
-    gate.let_go()
+    with asking(gate):
+        first.send(do="call", name="cuGraphLaunch", arguments=[exec_, 0], way="dlsym")
+        until(lambda: only(gate).wanted == 3)
+        assert counts(gate) == (0, 0)
     assert first.receive()["result"] == 0
     assert counts(gate) == (3, 3)
 
@@ -83,38 +79,28 @@ answer = [once - begin]
 """)
     assert took[0] >= SILENCE
     assert (counts(gate), gate.passed) == ((101, 101), 1)
-    gate.ask()  # the next scheduler does
-    first.start_reduce(comms[0])
-    until(lambda: only(gate).held)
-    gate.let_go()
+    with asking(gate):  # the next scheduler does
+        first.start_reduce(comms[0])
+        until(lambda: only(gate).held)
     assert first.receive()["result"] == 0
 
 
 def test_as_long_as_somebody_asks_one_is_held(pair):
     (first, _), comms, (gate, _) = pair
-    ended = threading.Event()
-
-    def keep_asking() -> None:
-        while not ended.wait(SILENCE / 4):
-            gate.ask()
-
-    gate.ask()
-    asking = threading.Thread(target=keep_asking)
-    asking.start()
-    first.start_reduce(comms[0])
-    assert not ended.wait(2 * SILENCE)
-    assert only(gate).held
-    ended.set()
-    asking.join()
-    gate.let_go()
+    with asking(gate):
+        first.start_reduce(comms[0])
+        until(lambda: only(gate).held)
+        before = gate.asked
+        until(lambda: gate.asked > before + 40)  # two SILENCEs later
+        assert only(gate).held
     assert first.receive()["result"] == 0
     assert gate.passed == 0
 
 
 def test_an_abort_lets_go_who_is_held(pair):
     (first, _), comms, (gate, _) = pair
-    gate.ask()
-    first.run(f"""
+    with asking(gate):
+        first.run(f"""
 nccl = ctypes.CDLL("libnccl.so.2")
 call.results = []
 def reduce():
@@ -123,10 +109,10 @@ def reduce():
 call.thread = threading.Thread(target=reduce)
 call.thread.start()
 """)
-    until(lambda: only(gate).held)
-    assert first("ncclCommAbort", comms[0]) is not None
-    assert first.run("call.thread.join()\nanswer = call.results") == [INVALID_USAGE]
-    assert gate.entries()[0].left
+        until(lambda: only(gate).held)
+        assert first("ncclCommAbort", comms[0]) is not None
+        assert first.run("call.thread.join()\nanswer = call.results") == [INVALID_USAGE]
+        assert gate.entries()[0].left
     assert gate.passed == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from shim.binding.gate import Unseen
 from tests.sim.test_computing import Asker
 from tests.support.card import BUILD
-from tests.support.gates import counts, let_go, only, stop
+from tests.support.gates import asking, counts, only, stop
 from tests.support.ranks import FLOAT, SUM, unique
 
 INVALID_USAGE = 5
@@ -80,9 +80,9 @@ def test_trainings_are_stopped_together_and_can_be_locked(card, grants, gate_of)
         assert process.stdout.readline() == "5\n"
     gates = [gate_of(process.pid) for process in both]
     for _ in range(10):
-        assert stop(gates)
-        assert only(gates[0]).given == only(gates[1]).given
-        assert [asker.lock(process.pid, 5000) for process in both] == [0, 0]
-        let_go(gates)
+        with asking(*gates):
+            assert stop(gates)
+            assert only(gates[0]).given == only(gates[1]).given
+            assert [asker.lock(process.pid, 5000) for process in both] == [0, 0]
         assert [asker.unlock(process.pid) for process in both] == [0, 0]
     assert sum(gate.passed for gate in gates) == 0
