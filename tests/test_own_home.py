@@ -37,6 +37,14 @@ def test_a_run_that_is_pointed_at_real_data_stops_with_a_sentence(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_other_settings_of_the_person_who_runs_them_are_dropped() -> None:
+    theirs = {"GPUSHARE_GPUS": "auto", "REDIS_URL": "redis://lab", "GPUSHARE_STORM": "2x1"}
+    script = f"import os; from tests.support import own_home; print(*sorted({set(theirs)} & os.environ.keys()))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=own_home.ROOT, env=own_home.clean_environ() | theirs,
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout == "GPUSHARE_STORM\n"
+
+
 FORKED = """
 import atexit, gc, os
 from pathlib import Path

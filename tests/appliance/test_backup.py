@@ -96,7 +96,7 @@ def test_a_host_that_is_wiped_comes_back_with_everything(tmp_path: Path) -> None
         until(lambda: appliance.api("GET", held)["finished_at"])
         assert appliance.api("GET", held)["reason"], "what ran then and is gone is recorded as ended"
         assert appliance.api("GET", ended)["state"] == "exited"
-        assert appliance.api("GET", "nodes/")["results"][0]["alive"]
+        until(lambda: appliance.api("GET", "nodes/")["results"][0]["alive"])
     finally:
         appliance.close()
     done(home, "verify_audit")

@@ -11,6 +11,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from appliance.doctor import services
 from appliance.doctor.finding import State
+from tests.support.eventually import PATIENCE
 from tests.support.findings import is_fine, one
 from tests.support.machine import make_node
 from tests.support.ports import free_port
@@ -110,6 +111,7 @@ def site(tmp_path: Path, django_db_blocker, transactional_db) -> Iterator[Site]:
 def test_an_appliance_that_is_reached_through_its_name_and_through_one_it_does_not_know(settings, site, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # of the lab, and not for this host
     monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setattr(services, "WITHIN", PATIENCE)
     settings.HOST, settings.PORT = "127.0.0.1", int(site.url.rpartition(":")[2])
     settings.ALLOWED_HOSTS = ["127.0.0.1"]
     for settings.HOST in ("0.0.0.0", "127.0.0.1"):

@@ -19,6 +19,7 @@ import pytest
 from appliance.datagrams import Datagrams
 from tests.support.appliance import ROOT, WORKLOAD, Appliance, http, until
 from tests.support.eventually import PATIENCE
+from tests.support.own_home import clean_environ
 from tests.support.running import ended
 from web.services.issuing import hint_channel
 
@@ -193,10 +194,9 @@ def test_a_second_web_process_over_the_same_home_answers_as_the_first_does(appli
 
 
 def up(home: Path, **environ: str) -> subprocess.Popen[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
     given = {"GPUSHARE_HOME": str(home), "GPUSHARE_GPUS": "sim:1x1GiB", "GPUSHARE_ENGINE": "process", "PORT": "0"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, ROOT / "manage.py", "up"], env=kept | given | environ, **pipes)
+    return subprocess.Popen([sys.executable, ROOT / "manage.py", "up"], env=clean_environ() | given | environ, **pipes)
 
 
 def refused(home: Path, **environ: str) -> str:

@@ -148,7 +148,7 @@ def test_with_a_closed_umask_its_output_is_shown_and_what_cannot_be_read_is_an_e
 
 def output(appliance: Appliance, container: str) -> str:
     headers = {"Authorization": f"Token {appliance.token}"}
-    return httpx.get(f"{appliance.url}/api/v1/containers/{container}/logs/", headers=headers, timeout=30).text
+    return httpx.get(f"{appliance.url}/api/v1/containers/{container}/logs/", headers=headers, timeout=PATIENCE).text
 
 
 def test_what_a_web_process_with_rights_left_is_there_for_one_without_and_the_other_way_round(tmp_path):

@@ -16,9 +16,13 @@ from playwright.sync_api import Browser, BrowserContext, Page, WebSocket, expect
 
 from tests.support.appliance import ROOT
 from tests.support.chromium import CHROMIUM, FLAGS
+from tests.support.constants import with_constants
+from tests.support.eventually import PATIENCE
 from tests.support.site import Site, person, running_site
 
-expect.set_options(timeout=30_000)  # milliseconds: a page shares two processors with another job
+expect.set_options(timeout=1000 * PATIENCE)  # milliseconds
+# A server that waits for the outcome of a command however busy the machine is: each has to be answered.
+PATIENT = with_constants({"web.services.issuing.ANSWER_WITHIN": PATIENCE})
 # Two frames, and the transitions that a change of theme began: half-way between two themes nothing has contrast.
 SETTLED = """async () => {
   for (let frame = 0; frame < 2; frame++) await new Promise(requestAnimationFrame);
@@ -36,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def _server(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Site]:
-    with running_site(tmp_path_factory.mktemp("site"), django_db_blocker) as site:
+    with running_site(tmp_path_factory.mktemp("site"), django_db_blocker, **PATIENT) as site:
         yield site
 
 
@@ -102,7 +106,7 @@ def open_as(site: Site, chromium: Browser) -> Iterator[Callable[..., Page]]:
         context = chromium.new_context(
             viewport=SIZES[size], color_scheme=theme, base_url=site.url, reduced_motion="reduce"
         )
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(1000 * PATIENCE)
         context.add_init_script(GOOD_NEWS_STAYS)
         contexts.append(context)
         if name:

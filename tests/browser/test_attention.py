@@ -6,6 +6,7 @@ from playwright.sync_api import expect
 
 from tests.browser import scenes
 from tests.support import rows
+from tests.support.answers import answering, obey
 from web.models import Claim, Command, Container
 
 
@@ -26,7 +27,7 @@ def test_it_is_one_calm_line_or_what_each_person_can_do(site, open_as, shot):
     expect(anns).to_contain_text("ann")
     expect(anns.locator("button")).to_have_count(0)  # not bob's
     shot(page, "attention")
-    with page.expect_response(re.compile("/resume/$")):
+    with answering(obey), page.expect_response(re.compile("/resume/$")):
         bobs.get_by_role("button", name="Resume").click()
     assert Command.objects.get(kind="resume").container == made["e"]
     Container.objects.update(suspended_since=None)

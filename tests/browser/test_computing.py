@@ -6,6 +6,7 @@ from playwright.sync_api import expect
 
 from tests.browser import scenes
 from tests.support import rows
+from tests.support.answers import answering, obey
 from web.models import Claim, Command, Container, UsageSample
 
 
@@ -44,7 +45,7 @@ def test_an_admin_changes_how_a_gpu_is_shared(site, open_as):
     page = open_as("admin")
     page.get_by_role("button", name="in turns").click()
     expect(page.locator("#ask-title")).to_have_text("No turns on GPU 0?")
-    with page.expect_response(re.compile("/compute/$")):
+    with answering(obey), page.expect_response(re.compile("/compute/$")):
         page.get_by_role("button", name="Change it").click()
     command = Command.objects.get(kind="compute")
     assert command.arguments == {"gpu": "GPU-sim-0", "compute": "shared"}
@@ -63,7 +64,7 @@ def test_a_containers_page_says_what_it_had_and_takes_another_weight(site, open_
     expect(cells.nth(4)).to_have_text("15 min 10 s")
     page.get_by_label("Weight").fill("300")
     page.get_by_label("GPU time limit (%)").fill("none")
-    with page.expect_response(re.compile("/change/$")):
+    with answering(obey), page.expect_response(re.compile("/change/$")):
         page.locator("#computing").get_by_role("button", name="Set").click()
     command = Command.objects.get(kind="change")
     assert command.arguments == {"compute_weight": 300, "compute_limit": None}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import GOOD_NEWS_STAYS
+from tests.browser.conftest import GOOD_NEWS_STAYS, PATIENT
 from tests.support.appliance import WORKLOAD, Appliance, until
 
 SOON = 60_000  # milliseconds; only a test that fails waits so long
@@ -22,7 +22,7 @@ SOON = 60_000  # milliseconds; only a test that fails waits so long
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     path = f"{Path(WORKLOAD).parent}:{os.environ['PATH']}"  # so that the command is "workload" on every machine
     home = tmp_path_factory.mktemp("whole") / "var"
-    appliance = Appliance(home, gpus="sim:1x5GiB", GPUSHARE_POLICY="fair", PATH=path)
+    appliance = Appliance(home, gpus="sim:1x5GiB", GPUSHARE_POLICY="fair", PATH=path, **PATIENT)
     yield appliance
     appliance.close()
 

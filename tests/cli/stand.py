@@ -68,10 +68,12 @@ class Stand:
         self.lists: dict[str, list[dict[str, Any]]] = {"gpus": [CARD], "containers": [], "queue": []}
         self.answers = threading.Event()  # while it is set
         self.answers.set()
+        self.asked = threading.Event()
         stand = self
 
         class Answers(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                stand.asked.set()
                 stand.answers.wait()
                 body = json.dumps({"results": stand.lists[self.path.split("/")[3]], "next": None}).encode()
                 self.send_response(200)

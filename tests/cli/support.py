@@ -5,10 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.eventually import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 # As from a person's shell, which takes Ctrl-C: what a script starts in the background inherits that it is ignored.
 CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-ENTRY = [sys.executable, "-W", "error", "-c", f"{CTRL_C}; from appliance.cli import main; main()"]
+# A late answer of a busy machine is no remark on standard error.
+PATIENT = f"attach.GLANCE = {PATIENCE}"
+ENTRY = [sys.executable, "-W", "error", "-c", f"{CTRL_C}; from appliance.cli import attach, main; {PATIENT}; main()"]
 
 
 def environment(given=None):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from tests.cli.support import ENTRY, ROOT, environment, gpushare
+from tests.support.eventually import PATIENCE
 
 HEAVY = {"django", "rest_framework", "channels", "docker", "httpx", "rich", "asyncio"}
 
@@ -62,7 +63,11 @@ def test_completion_of_names_is_silent_where_nothing_can_be_known():
 
 def test_output_into_a_closed_pipe_ends_quietly():
     quiet = subprocess.run(
-        ["sh", "-c", '"$@" --help | :', "sh", *ENTRY], env=environment(), capture_output=True, text=True, timeout=30
+        ["sh", "-c", '"$@" --help | :', "sh", *ENTRY],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert quiet.stderr == ""
 
@@ -80,9 +85,9 @@ def test_make_puts_it_beside_the_other_programs_of_the_checkout(tmp_path):
         tmp_path / ".run",
         entry,
     ]
-    subprocess.run(make, cwd=ROOT, check=True, timeout=30)
-    done = subprocess.run([entry, "--help"], capture_output=True, text=True, cwd="/", timeout=30)
+    subprocess.run(make, cwd=ROOT, check=True, timeout=PATIENCE)
+    done = subprocess.run([entry, "--help"], capture_output=True, text=True, cwd="/", timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Usage: gpushare")
-    alone = subprocess.run([entry], capture_output=True, text=True, cwd="/", timeout=30)
+    alone = subprocess.run([entry], capture_output=True, text=True, cwd="/", timeout=PATIENCE)
     assert (alone.returncode, alone.stderr, alone.stdout) == (0, "", done.stdout)

@@ -13,6 +13,7 @@ from appliance.cli.text import width
 from tests.cli.stand import CARD, LEFT, Stand, container, has, is_whole, leaves, row, top, waiting
 from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import Appliance, http, until
+from tests.support.eventually import PATIENCE
 from tests.support.terminal import Screen
 
 SIZES = pytest.mark.parametrize(("rows", "columns"), [(24, 80), (50, 200)])
@@ -136,7 +137,7 @@ def test_it_stops_and_goes_on_with_the_terminal_whole_in_between(appliance: Appl
         screen.shows(has("no containers"))
         screen.type("\x1a")
         until(lambda: "T (stopped)" in Path(f"/proc/{screen.process.pid}/status").read_text())
-        screen.rests(0.1)
+        screen.until("\x1b[?7h\x1b[?25h\x1b[?1049l")
         is_whole(screen)
         screen.signal(signal.SIGCONT)
         until(lambda: screen.settings() != screen.before)
@@ -241,10 +242,11 @@ def test_a_window_of_any_size_is_filled_and_never_overrun(stand: Stand) -> None:
     with top(stand.environ, 24, 80) as screen:
         screen.shows(has("short"))
         for rows, columns in ((50, 200), (24, 80), (10, 40), (4, 20), (1, 5), (2, 300), (24, 80)):
+            screen.seen = b""
             screen.resize(rows, columns)
+            screen.until(f"\x1b[{rows};1H")  # drawn anew: a terminal keeps what stood there
             clock = re.compile(r"\d\d:\d\d:\d\d" if columns > 8 else r"q qu|\d\d:")
             screen.shows(lambda lines: clock.match(lines[0]) and len(lines) == rows)  # noqa: B023
-            screen.rests(0.3)
             foot = "q quit  ↑↓ select  s sort  r reverse  / filter  k kill  h help"
             shown = foot if columns >= len(foot) else foot[: columns - 1] + "…"
             screen.shows(lambda lines: lines[-1] == shown)  # noqa: B023
@@ -336,7 +338,8 @@ def test_nothing_flickers(stand: Stand) -> None:
         until(lambda: [written_lines(each) for each in newest()] == [{1}] * 4)  # the clock is all that changes
         assert {each.count(b"\x1b[?2026l") for each in newest()} == {1}
         assert not [clear for clear in CLEARS for each in newest() if clear in each]
-        assert screen.rests(3.0).count(b"\x1b[?2026h") <= 5
+        clocks = [re.findall(rb"\d\d:\d\d:\d\d", each) for each in newest()]
+        assert len({clock for (clock,) in clocks}) == 4, "no second is drawn twice"
         leaves(screen)
 
 
@@ -345,7 +348,8 @@ def test_a_slow_server_makes_no_key_slow(stand: Stand) -> None:
     with top(stand.environ) as screen:
         screen.shows(has("job-000"))
         stand.answers.clear()
-        screen.rests(0.5)
+        stand.asked.clear()
+        assert stand.asked.wait(PATIENCE)
         screen.type("s")
         screen.shows(has("by NAME"))
         leaves(screen)

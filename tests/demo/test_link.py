@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.constants import with_constants
+from tests.support.eventually import PATIENCE
 from tests.support.tables import begin_with_tables
 from tests.support.terminal import Terminal
 
@@ -39,7 +40,7 @@ def link_in(shown: str) -> tuple[str, str]:
 
 def opened(address: str, key: str) -> int:
     """As a browser does it; the status of the last answer."""
-    with httpx.Client(timeout=30) as browser:
+    with httpx.Client(timeout=PATIENCE) as browser:
         form = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', browser.get(address).text)
         assert form
         answer = browser.post(address, data={"csrfmiddlewaretoken": form[1], "key": key}, follow_redirects=True)
@@ -48,7 +49,7 @@ def opened(address: str, key: str) -> int:
 
 def stop(terminal: Terminal) -> None:
     terminal.type("\x03")
-    terminal.exit_code(40)
+    terminal.exit_code()
 
 
 @pytest.mark.long
@@ -82,7 +83,7 @@ def test_a_start_on_a_terminal_prints_a_link_and_elsewhere_none(tmp_path: Path) 
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(6)]
         process.terminate()
-        assert process.wait(40) == 0
+        assert process.wait(PATIENCE) == 0
     assert "Ctrl-C stops it" in lines[2]
     assert "".join(lines[3:]).startswith("  Card: Simulated GPU (")
     assert lines[4:] == ["  This card is SIMULATED.\n", "  Running: local processes\n"]

@@ -20,6 +20,7 @@ import httpx
 
 from tests.support import eventually
 from tests.support.eventually import PATIENCE
+from tests.support.own_home import clean_environ
 from tests.support.running import children, comm
 from tests.support.tables import begin_with_tables
 
@@ -56,11 +57,12 @@ class Appliance:
 
     def start(self) -> None:
         """Returns once it answers; the second time on the port of the first."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
         self.process = subprocess.Popen(
             self._command,
             cwd=ROOT,
-            env=kept | self._environ | {"GPUSHARE_HOME": str(self.home), "PORT": self.port, "PYTHONUNBUFFERED": "1"},
+            env=clean_environ()
+            | self._environ
+            | {"GPUSHARE_HOME": str(self.home), "PORT": self.port, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
@@ -104,8 +106,8 @@ class Appliance:
     def api(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Token {self.token}"}
         while True:
-            answer = http.request(method, f"{self.url}/api/v1/{path}", json=body, headers=headers)
-            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS and '"code":"scheduler_away"' not in answer.text:
+            answer = asked(method, f"{self.url}/api/v1/{path}", json=body, headers=headers)
+            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
                 return followed(self.api, answer)
             time.sleep(float(answer.headers["retry-after"]))
 
@@ -129,6 +131,13 @@ class Appliance:
     def launch(self, *command: str, **fields: Any) -> dict[str, Any]:
         made: dict[str, Any] = self.api("POST", "containers/", {"image": "local", "command": command, **fields})
         return made
+
+
+def asked(method: str, url: str, **words: Any) -> httpx.Response:
+    """Asks until the scheduler is there: on a busy machine its sign of life may be late."""
+    while '"code":"scheduler_away"' in (answer := http.request(method, url, **words)).text:
+        time.sleep(float(answer.headers["retry-after"]))
+    return answer
 
 
 def followed(api: Callable[..., Any], answer: httpx.Response) -> Any:

@@ -3,7 +3,6 @@
 Each node has a GPUSHARE_HOME, simulated cards and local processes of its own; all of them are on this machine.
 """
 
-import os
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ import httpx
 import psycopg
 
 from tests.support.appliance import ROOT, WORKLOAD, followed, http, until
+from tests.support.own_home import clean_environ
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.redis_server import Redis, running_redis
 from tests.support.tables import with_tables
@@ -36,8 +36,7 @@ class Cluster:
         self, folder: Path, postgres: Postgres, redis: Redis, cards: Mapping[str, str], address: str = "127.0.0.1"
     ) -> None:
         self.folder, self.postgres, self.redis, self.cards = folder, postgres, redis, dict(cards)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
-        self._common = kept | {
+        self._common = clean_environ() | {
             "GPUSHARE_ENGINE": "process",
             "GPUSHARE_POLICY": "fifo",
             "GPUSHARE_SECRET_KEY": "the same for all of them",

@@ -1,6 +1,5 @@
 """A web side in production, and hosts that join it: each with a PostgreSQL role of its own."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import psycopg
 
 from appliance import envfile
 from tests.support.appliance import ROOT, WORKLOAD, http, until
+from tests.support.own_home import clean_environ
 from tests.support.postgres import Postgres
 from tests.support.production import Production, end_all
 
@@ -82,11 +82,10 @@ class Site:
         return done.stderr
 
     def _command(self, name: str) -> dict[str, Any]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSHARE_", "DJANGO_"))}
         environ = {"GPUSHARE_ENGINE": "process", "GPUSHARE_HOME": str(self.folder / name / "home")}
         environ |= envfile.read(self.settings(name))
         command = [sys.executable, "manage.py", "runscheduler"]
-        return {"args": command, "cwd": ROOT, "env": kept | environ}
+        return {"args": command, "cwd": ROOT, "env": clean_environ() | environ}
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.eventually import PATIENCE
 from web.console.frames import WINDOW, FrameKind, Line, socket_path
 
 CHUNK = 16 << 10
@@ -41,13 +42,13 @@ class Keyboards:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self._loop.close()
 
     def go_away(self) -> None:
         """As a scheduler that is stopped: no end is announced."""
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
 
     async def _serve(self) -> None:
         self._over = asyncio.Event()

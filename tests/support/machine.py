@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from tests.support.eventually import PATIENCE
 from web.models import Claim, Command, Container, Gpu, Node
-from web.services import issuing, steering
+from web.services import issuing
 
 GIB = 2**30
 
@@ -62,8 +62,7 @@ def commands_answered(**outcome: Any) -> Iterator[None]:
     thread.start()
     try:
         # No word comes with the answer; and on a busy machine it may take longer than a person is left waiting.
-        patient = patch.object(steering, "wait_for", lambda command, _=0.0: issuing.wait_for(command, PATIENCE))
-        with patch.object(issuing, "LOOK_AGAIN", 0.01), patient:
+        with patch.object(issuing, "LOOK_AGAIN", 0.01), patch.object(issuing, "ANSWER_WITHIN", PATIENCE):
             yield
     finally:
         stop.set()

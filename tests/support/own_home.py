@@ -2,7 +2,8 @@
 
 The checkout's `./var` belongs to the person who runs the tests: no test reads it or writes into it. Each process of a
 run has a folder of its own, where databases of tests lie, and each test has a new folder in it (`tests/conftest.py`). A
-run whose environment names a home or a database of somebody else stops with a sentence.
+run whose environment names a home or a database of somebody else stops with a sentence; other settings of theirs are
+dropped.
 """
 
 import atexit
@@ -18,6 +19,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OWNED = "made-for-tests"  # the file that says so; a home without it belongs to somebody
 CHECKOUT = ROOT / "var"
+# What a tester says to the tests themselves, or to a simulated card; all else is about an appliance of theirs.
+TO_TESTS = {"GPUSHARE_TEST_DURATIONS", "GPUSHARE_SCREENSHOTS", "GPUSHARE_STORM", "GPUSHARE_SIM"}
 
 
 def refusal(environ: dict[str, str]) -> str:
@@ -33,6 +36,12 @@ def refusal(environ: dict[str, str]) -> str:
     if environ.get("DATABASE_URL"):
         return "DATABASE_URL names a database, and tests would write into it. Unset it; tests make their own."
     return ""
+
+
+def clean_environ() -> dict[str, str]:
+    """For an appliance of a test: this process's environment without what could lead it elsewhere."""
+    settings = ("GPUSHARE_", "DJANGO_", "DATABASE_URL", "REDIS_URL")
+    return {name: value for name, value in os.environ.items() if not name.startswith(settings)}
 
 
 def state(folder: Path) -> dict[str, tuple[int, int]]:
@@ -64,6 +73,9 @@ def _begin() -> Path:
     """The folder of the process that has begun the run: of this one, or of the one that it is a worker of."""
     if problem := refusal(dict(os.environ)):
         raise pytest.UsageError(problem)
+    if not os.environ.get("GPUSHARE_HOME"):  # else a test has begun this process, and given it what it is to have
+        for name in {each for each in os.environ if each.startswith(("GPUSHARE_", "REDIS_URL"))} - TO_TESTS:
+            del os.environ[name]
     first = os.environ.get("GPUSHARE_HOME") if "PYTEST_XDIST_WORKER" in os.environ else None
     made = Path(tempfile.mkdtemp(prefix="gps-"))
     atexit.register(_remove, made, os.getpid())

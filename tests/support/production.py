@@ -12,8 +12,9 @@ from typing import Any
 
 import httpx
 
-from tests.support.appliance import ROOT, WORKLOAD, followed, http
+from tests.support.appliance import ROOT, WORKLOAD, asked, followed, http
 from tests.support.eventually import PATIENCE
+from tests.support.own_home import clean_environ
 from tests.support.postgres import Postgres
 from tests.support.redis_server import Redis
 
@@ -31,8 +32,7 @@ class Production:
         if redis is not None:
             self.redis = redis
             environ = {"REDIS_URL": redis.url, **environ}
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE_", "DJANGO_"))}
-        self._environ = kept | {
+        self._environ = clean_environ() | {
             "GPUSHARE_HOME": str(home),
             "GPUSHARE_GPUS": "sim:1x1GiB",
             "GPUSHARE_ENGINE": "process",
@@ -100,7 +100,7 @@ class Production:
     def api(self, method: str, path: str, body: Any = None) -> Any:
         token = (self.home / "admin-token").read_text().strip()
         headers = {"Authorization": f"Token {token}"}
-        answer = http.request(method, f"http://{self.address}/api/v1/{path}", json=body, headers=headers)
+        answer = asked(method, f"http://{self.address}/api/v1/{path}", json=body, headers=headers)
         return followed(self.api, answer)
 
     def hold(self, name: str, size: str) -> str:

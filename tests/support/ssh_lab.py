@@ -92,7 +92,7 @@ class Lab:
     def options(self, key: Path | None = None) -> list[str]:
         said = {
             "IdentityFile": key or self.key, "IdentitiesOnly": "yes", "UserKnownHostsFile": self.home / "known",
-            "StrictHostKeyChecking": "yes", "BatchMode": "yes", "LogLevel": "ERROR", "ConnectTimeout": 20,
+            "StrictHostKeyChecking": "yes", "BatchMode": "yes", "LogLevel": "ERROR", "ConnectTimeout": int(PATIENCE),
         }  # fmt: skip
         return ["-F", "none", *(f"-o{name}={value}" for name, value in said.items())]
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from playwright.sync_api import BrowserContext, Page
 
+from tests.support.eventually import PATIENCE, until
+
 
 class Wire:
     """`url` leads to the server; `received` is what came back from there, in bytes, heads and all."""
@@ -34,7 +36,7 @@ class Wire:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self._loop.close()
 
     async def _serve(self) -> None:
@@ -74,22 +76,27 @@ def counted(server: str) -> Iterator[Wire]:
         wire.close()
 
 
-def load(page: Page, wire: Wire, path: str = "/") -> Counter[str]:
-    """Opens a page and waits until all of it is there: bytes over the wire by kind ("Script", …, "Live"), heads too."""
+def load(page: Page, wire: Wire) -> Counter[str]:
+    """Opens the overview and waits until all of it is there: bytes over the wire by kind ("Script", …), heads too."""
     of: dict[str, str] = {}
-    kinds = Counter[str]()
+    kinds, finished = Counter[str](), Counter[str]()
     before = wire.received
     session = page.context.new_cdp_session(page)
 
     def ended(said: dict[str, Any]) -> None:
-        kinds[of.get(said["requestId"], "Other")] += int(said["encodedDataLength"])
+        kind = of.get(said["requestId"], "Other")
+        kinds[kind] += int(said["encodedDataLength"])
+        finished[kind] += 1
 
     session.on("Network.responseReceived", lambda said: of.update({said["requestId"]: said["type"]}))
     session.on("Network.loadingFinished", ended)
     session.send("Network.enable")
-    page.goto(f"{wire.url}{path}")
+    page.goto(wire.url)
     page.locator('#connection[data-state="live"]').wait_for()
     page.wait_for_load_state("networkidle")
+    # The cards are drawn in a later frame, and each then fetches its last hour: that may be after "networkidle".
+    cards = page.locator("#gpus .card")
+    until(lambda: 0 < cards.count() == finished["Fetch"])
     session.detach()
     kinds["Live"] = wire.received - before - kinds.total()
     return kinds
@@ -98,4 +105,6 @@ def load(page: Page, wire: Wire, path: str = "/") -> Counter[str]:
 def fresh(context: BrowserContext, wire: Wire, cookie: dict[str, str]) -> Page:
     """A page of somebody who is signed in there."""
     context.add_cookies([cookie | {"url": wire.url}])  # type: ignore[list-item]
-    return context.new_page()
+    page = context.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    return page

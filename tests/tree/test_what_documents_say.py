@@ -1,6 +1,5 @@
 """What the documents list is what there is: options, fields, addresses, figures that stand in the code as well."""
 
-import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -23,7 +22,7 @@ from web.history import peaks, reports
 from web.people import signin
 from web.people.allowances import Allowed
 from web.people.roles import Role
-from web.services.issuing import wait_for
+from web.services.issuing import ANSWER_WITHIN
 from web.sizes import format_size
 from web.spec import quotas
 from web.spec.requests import FIELDS
@@ -32,7 +31,6 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = typer.main.get_command(app).commands
 OPTIONS = {name: [param for param in command.params if param.param_type_name == "option"]
            for name, command in COMMANDS.items()}  # fmt: skip
-ANSWER = inspect.signature(wait_for).parameters["timeout"].default
 EVERYWHERE = {"--json", "--help", "-h", "--install-completion", "--show-completion"}
 
 
@@ -109,7 +107,7 @@ def test_the_frames_of_a_console_are_those_of_the_page_about_rest():
         ("docs/rest.md", "at least 1 MiB, at most the container's `memory`", FIELDS["shm_size"].smallest, 2**20),
         ("docs/rest.md", "of which it is a part; 1 GiB", options.SHARED_MEMORY, 2**30),
         ("docs/rest.md", "else the image's label `com.nvidia.memory.limit`; else 1 GiB", quotas.DEFAULT, 2**30),
-        ("docs/rest.md", "it is waited for up to 5 seconds", ANSWER, 5),
+        ("docs/rest.md", "it is waited for up to 5 seconds", ANSWER_WITHIN, 5),
         ("docs/swapping.md", "is tried again every five seconds", swapping.AGAIN, 5),
     ],
 )

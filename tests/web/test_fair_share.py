@@ -132,9 +132,8 @@ def test_the_forms_of_a_person_and_a_group_do_the_same(boss, ada):
     assert in_force().groups == {}
 
 
-def hour(card, person: str, had: float, due: float, ago: int = 1) -> None:
-    now = int(timezone.now().timestamp()) // 3600
-    UsageHour.objects.create(gpu=card, person=person, hour=now - ago, had=had, due=due)
+def hour(now, card, person: str, had: float, due: float, ago: int) -> None:
+    UsageHour.objects.create(gpu=card, person=person, hour=now.timestamp() // 3600 - ago, had=had, due=due)
 
 
 @pytest.fixture
@@ -142,8 +141,8 @@ def week(ada, gpu):
     """ada held three quarters of what bob waited for, twice; bob waited for one and two minutes."""
     bob, now = make_user("bob"), timezone.now()
     for ago in (1, 30):
-        hour(gpu, "ada", 30.0, 20.0, ago)
-        hour(gpu, "bob", 10.0, 20.0, ago)
+        hour(now, gpu, "ada", 30.0, 20.0, ago)
+        hour(now, gpu, "bob", 10.0, 20.0, ago)
     make_container(ada, "training", gpu, started_at=now - timedelta(hours=2))
     Claim.objects.update(granted=30 * GIB)
     made = make_container(bob, "notebook", gpu, started_at=now - timedelta(hours=1))
@@ -190,16 +189,16 @@ def test_rest_reports_and_the_page_carry_the_same_figures(week, client):
 
 
 def test_attention_is_drawn_to_who_is_far_above_for_a_day_while_others_wait(ada, gpu):
-    bob = make_user("bob")
+    bob, now = make_user("bob"), timezone.now()
     for ago in range(24):
-        hour(gpu, "ada", 30.0, 10.0, ago)
-        hour(gpu, "bob", 0.0, 20.0, ago)
+        hour(now, gpu, "ada", 30.0, 10.0, ago)
+        hour(now, gpu, "bob", 0.0, 20.0, ago)
     assert above_share() == []  # nobody waits now
     make_container(bob, "notebook", gpu, started_at=timezone.now(), suspended_since=timezone.now())
     assert above_share() == [
         ("ada", "ada has had 3.0 times the fair share for a day; 1 container of others waits. See the page Fairness.")
     ]
-    UsageHour.objects.filter(hour__lt=timezone.now().timestamp() // 3600 - 12).delete()
+    UsageHour.objects.filter(hour__lt=now.timestamp() // 3600 - 12).delete()
     assert above_share() == []  # half a day
 
 

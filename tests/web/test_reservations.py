@@ -184,16 +184,17 @@ def test_who_cannot_be_moved_is_in_the_way_unless_it_ends_before(ada, client, gp
 @pytest.mark.parametrize(
     ("allowed", "asked", "said"),
     [
-        ({}, body(14 * DAY), "14 days ahead"),
-        ({"reserved_days": 30}, body(14 * DAY), ""),
-        ({"reservations": 0}, body(), "may have 0 at once"),
-        ({"reserved_gib_hours": 4.0}, body(), "This is 5.0 GiB·hours"),
-        ({"reserved_gib_hours": 14.0}, body(repeat="daily", times=3), "This is 15.0 GiB·hours"),
-        ({"gpus": ["GPU-1"]}, body(), "may not use GPU 0"),
+        ({}, {"after": 14 * DAY}, "14 days ahead"),
+        ({"reserved_days": 30}, {"after": 14 * DAY}, ""),
+        ({"reservations": 0}, {}, "may have 0 at once"),
+        ({"reserved_gib_hours": 4.0}, {}, "This is 5.0 GiB·hours"),
+        ({"reserved_gib_hours": 14.0}, {"repeat": "daily", "times": 3}, "This is 15.0 GiB·hours"),
+        ({"gpus": ["GPU-1"]}, {}, "may not use GPU 0"),
     ],
 )
 def test_people_reserve_within_their_allowance_and_admins_without(admin, ada, client, gpu, allowed, asked, said):
     Allowance.objects.create(user=ada, **allowed)
+    asked = body(**asked)
     answer = client.post("/api/v1/reservations/", asked)
     assert answer.status_code == (403 if said else 201)
     assert said in (answer.json()["error"]["message"] if said else "")

@@ -50,7 +50,7 @@ class Rest:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the outcome may take longer than a person is left waiting; each answer here tells it."""
-    monkeypatch.setattr(steering, "wait_for", partial(issuing.wait_for, timeout=PATIENCE))
+    monkeypatch.setattr(issuing, "ANSWER_WITHIN", PATIENCE)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def rest(host) -> Rest:
 
 async def test_an_outcome_is_reported_and_not_found_by_looking(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuing, "LOOK_AGAIN", 3600.0)
-    monkeypatch.setattr(steering, "wait_for", partial(issuing.wait_for, timeout=3600.0))
+    monkeypatch.setattr(issuing, "ANSWER_WITHIN", 3600.0)
     body = await rest.launch("a", "--hold", "3600")
     command = await query(Command.objects.get, kind=Command.Kind.LAUNCH)
     assert command.created_at <= command.taken_at <= command.done_at

@@ -23,6 +23,7 @@ from web.models.hosts import SIGN_OF_LIFE
 log = logging.getLogger(__name__)
 
 REFUSALS = (400, 403, 404, 409, 429, 500, 503)  # statuses with which a scheduler refuses
+ANSWER_WITHIN = 5.0  # seconds that a person waits for the outcome; later ones are shown where the container is
 LOOK_AGAIN = 0.2  # seconds; so late is an outcome of which the scheduler's word was lost
 
 
@@ -105,13 +106,13 @@ def outcome_channel(command: UUID) -> str:
     return f"outcome.{command}"
 
 
-def wait_for(command: Command, timeout: float = 5.0) -> Command:
+def wait_for(command: Command, timeout: float | None = None) -> Command:
     """The command as it stands when it is finished, or when `timeout` seconds are over (then `done_at` is empty).
 
     With its container as that stands then. It is written and may be carried out: a database that cannot be asked
     meanwhile leaves its outcome unknown, and is no failure.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + (ANSWER_WITHIN if timeout is None else timeout)
     while command.done_at is None and (left := deadline - time.monotonic()) > 0:
         async_to_sync(_hear)(outcome_channel(command.pk), min(LOOK_AGAIN, left))
         try:
