@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 
 _BEGIN = """
 import contextlib, itertools, random, socket, sys, time
-port, turns, kept = int(sys.argv[1]), itertools.count(1), []
-MOST, ROUNDS = 900, 60  # connections that are kept; what is done before it is printed
+port, rounds = map(int, sys.argv[1:])  # what is done before it is printed
+turns, kept = itertools.count(1), []
+MOST = 900  # connections that are kept
 
 def connect(keep=True):
     for _ in itertools.repeat(None):
@@ -30,7 +31,7 @@ def connect(keep=True):
         return made
 
 def done():
-    if next(turns) == ROUNDS:
+    if next(turns) == rounds:
         print("attacking", flush=True)
 
 def ask(head, body=b""):
@@ -110,11 +111,15 @@ STRANGERS = {
 }
 
 
+ROUNDS = {"guesses": 10, "bodies without an end": 10}  # of those that cost the server most; of the others 60
+
+
 @contextmanager
 def stranger(name: str, port: str) -> Iterator[subprocess.Popen[bytes]]:
     """It attacks until the end of the block."""
     program = _BEGIN + _FOR_EVER + STRANGERS[name]
-    process = subprocess.Popen([sys.executable, "-c", program, port], stdout=subprocess.PIPE, env=dict(os.environ))
+    words = [sys.executable, "-c", program, port, str(ROUNDS.get(name, 60))]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, env=dict(os.environ))
     try:
         assert process.stdout is not None
         assert process.stdout.readline(), "the attack did not begin"
