@@ -165,7 +165,6 @@ def all_wrong(running: Running) -> Iterator[None]:
     running.order("sim_card_heat", 1, 50)  # warm, and below the limit
     running.order("sim_card_ecc", 0, 2)
     running.order("sim_card_xid", 1, 31)  # a program's page fault
-    running.order("sim_card_xid", 0, 79)
     running.remember(free=1 << 30)
     fill(running.home, FREE)
     try:
@@ -193,7 +192,8 @@ def test_cards_disk_memory_and_log_that_go_wrong_at_once(running: Running) -> No
 
 
 def see_critical_errors_of_a_card(running: Running) -> None:
-    item = running.raised("xid")
+    # Such an item stands for a time; a busy machine may look later than that.
+    item = running.raised("xid", before_each_look=lambda: running.order("sim_card_xid", 0, 79))
     assert item["message"].startswith("GPU 0 reported the critical error XID 79.")
     assert item["gpu"] == running.uuid(0)
     assert len(running.items("xid")) == 1
