@@ -128,7 +128,7 @@ setup: $(VENV)/.run $(VENV)/bin/gpushare native $(BUILD)/vendor/.done
 dev: $(VENV)/.dev setup $(BUILD)/kubernetes/.done
 
 $(VENV)/.run: requirements/run.txt
-	test -x $(VENV)/bin/pip || { $(READABLE) $(PYTHON) -m venv --clear $(VENV); }
+	test -x $(VENV)/bin/pip || { $(READABLE) $(PYTHON) -m venv $(VENV); }
 	$(PIP) -r requirements/run.txt
 	@touch $@
 
@@ -144,7 +144,7 @@ $(VENV)/.dev: requirements/dev.txt | $(VENV)/.run
 	@touch $@
 
 $(BUILD)/hub/.done: requirements/hub.txt
-	test -x $(@D)/bin/pip || $(PYTHON) -m venv --clear $(@D)
+	test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/hub.txt
 	@touch $@
 

@@ -106,10 +106,16 @@ class Console:
 
         way = "console" if self._command is None else "exec"
         try:
-            with connect(
-                **self._client.websocket(f"containers/{container['id']}/{way}/"),
-                max_queue=None,  # WINDOW bounds it
-            ) as socket:
+            try:
+                connection = connect(
+                    **self._client.websocket(f"containers/{container['id']}/{way}/"),
+                    max_queue=None,  # WINDOW bounds it
+                )
+            except ImportError as error:
+                raise Problem(str(proxies.unusable(self._client.url, error)), code="bad_proxy") from None
+            except (OSError, InvalidHandshake) as error:
+                raise unreachable(self._client.url, error) from None
+            with connection as socket:
                 if not self._was_open:
                     self._begin(socket)
                 return self._show(socket)
@@ -119,12 +125,6 @@ class Console:
             goes_on = f"it may still run: gpushare attach {container['name']}"
             hint = goes_on if self._command is None else "its program ends"
             raise Problem(f"the connection to {container['name']} broke", code="dropped", hint=hint) from None
-        except ImportError as error:
-            raise Problem(str(proxies.unusable(self._client.url, error)), code="bad_proxy") from None
-        except (OSError, InvalidHandshake) as error:
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise unreachable(self._client.url, error) from None
         finally:
             with self._room:
                 self._socket = None
@@ -149,9 +149,9 @@ class Console:
         self._say("connected again")
         with self._room:
             self._socket, self._untaken = socket, len(self._early)
-            for at in range(0, len(self._early), CHUNK):
-                socket.send(bytes([FrameKind.INPUT]) + self._early[at : at + CHUNK])
-            self._early = b""
+            while self._early:
+                socket.send(bytes([FrameKind.INPUT]) + self._early[:CHUNK])
+                self._early = self._early[CHUNK:]
             self._room.notify_all()
         self.resize(by=1)  # only of a change a program hears, and draws its screen anew
         self.resize()

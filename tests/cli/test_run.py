@@ -3,11 +3,13 @@
 import json
 import re
 import signal
+import subprocess
 
 import pytest
 
-from tests.cli.support import gpushare
+from tests.cli.support import ENTRY, environment, gpushare
 from tests.support.appliance import WORKLOAD, until
+from tests.support.eventually import PATIENCE
 
 
 def run(appliance, *words, **more):
@@ -166,6 +168,17 @@ def test_a_closed_output_leaves_the_container_running(appliance, follow):
     assert process.stderr.read() == "gpushare: output closed; talker keeps running; to end it: gpushare kill talker\n"
     process.stderr.close()
     assert appliance.named("talker")["state"] == "running"
+
+
+def test_output_that_cannot_be_written_is_an_error(appliance):
+    """On a full disk: nobody is to take what was written for the whole."""
+    words = ["sh", "-c", '"$@" >/dev/full', "sh", *ENTRY, "run", "--name", "full", "local", "sh", "-c", "echo a"]
+    done = subprocess.run(words, env=environment(appliance.environ), capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr == (
+        "gpushare: its output cannot be written here: No space left on device: "
+        "it goes on; its output: gpushare logs full\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ def test_the_first_commands_work(release: str, user: str, umask: str, proxy: Pro
             debian.run("useradd", "--create-home", user)
         newcomer.reach_registries()
         newcomer.clone()
-        newcomer.typed("python3 -m venv --without-pip .venv")  # as a first `make` leaves it that was interrupted
+        if (user, umask) == ("ada", "077"):  # as a first `make` leaves it that was interrupted
+            newcomer.typed("python3 -m venv --without-pip .venv")
         newcomer.typed("make setup")
         played = newcomer.typed(DEMO, DEMO_EXIT="1", PORT="0")
         assert "Every step was observed" in played, played

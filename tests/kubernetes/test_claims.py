@@ -132,10 +132,11 @@ async def test_what_takes_too_long_is_reported_in_time_and_goes_on(
         answer = await lab.kubelet.prepare(slow, quick)
     assert "It could not be done in time; it goes on" in answer[slow["metadata"]["uid"]]
     assert isinstance(answer[quick["metadata"]["uid"]], dict)
+    assert isinstance(await lab.prepare(await lab.allocator.claim("1Gi")), dict)  # a new one waits for no slow one
     held_up.goes_on.set()
-    await eventually(lambda: len(lab.up.broker.live_containers) == 2)
+    await eventually(lambda: len(lab.up.broker.live_containers) == 3)
     assert isinstance(await lab.prepare(slow), dict)
-    assert len(await lab.living()) == 2
+    assert len(await lab.living()) == 3
 
 
 async def test_a_kubelet_that_waited_in_vain_asks_again_and_nothing_is_promised_twice(

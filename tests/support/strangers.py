@@ -111,7 +111,7 @@ STRANGERS = {
 }
 
 
-ROUNDS = {"guesses": 10, "bodies without an end": 10}  # of those that cost the server most; of the others 60
+ROUNDS = {"guesses": 10, "bodies without an end": 30}  # of those that cost the server most; of the others 60
 
 
 @contextmanager
