@@ -252,8 +252,6 @@ class Attachment:
                 self._copy_output()
                 return
             self.happened.put((What.CUT_OFF, problem))
-        except OSError as error:
-            self._cannot_write(error)
         else:
             self.happened.put((What.OUTPUT_ENDED if stayed else What.LEFT, None))
 
@@ -272,9 +270,6 @@ class Attachment:
             except BrokenPipeError:
                 self.happened.put((What.STDOUT_CLOSED, None))
                 return
-            except OSError as error:
-                self._cannot_write(error)
-                return
             except Problem as problem:
                 if not problem.away:
                     self.happened.put((What.OUTPUT_LOST, problem))
@@ -283,12 +278,6 @@ class Attachment:
                 continue
             break
         self.happened.put((What.OUTPUT_ENDED, None))
-
-    def _cannot_write(self, error: OSError) -> None:
-        """A full disk, say: nobody is to take what was written for the whole."""
-        why = f"its output cannot be written here: {error.strerror}"
-        hint = f"it goes on; its output: gpushare logs {self.name}"
-        self.happened.put((What.CUT_OFF, Problem(why, code="not_written", hint=hint)))
 
     def _drain(self) -> None:
         """What the container wrote before its end is still on its way."""

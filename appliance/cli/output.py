@@ -60,9 +60,17 @@ def note(line: str) -> None:
 
 
 def write(data: bytes, descriptor: int = 1) -> None:
-    """Past Python's buffer and its lock: a thread may be in here when the process ends."""
-    while data:
-        data = data[os.write(descriptor, data) :]
+    """Past Python's buffer and its lock: a thread may be in here when the process ends.
+
+    Raises BrokenPipeError, and Problem on a full disk: nobody is to take what was written for the whole.
+    """
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Problem(f"output cannot be written here: {error.strerror}", code="not_written") from None
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """What stands on a terminal between a container's output, and what is typed as a connection breaks."""
 
-import errno
-import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -13,7 +11,6 @@ from websockets.exceptions import ConnectionClosedError
 from appliance.cli.attach import Attachment
 from appliance.cli.client import Client, Json
 from appliance.cli.console import Console, FrameKind
-from appliance.cli.errors import Problem
 from appliance.cli.login import Login
 
 NOWHERE = Login("http://127.0.0.1:1", "")
@@ -49,19 +46,6 @@ def test_a_remark_stands_before_what_the_program_writes_after_it() -> None:
         console=Said(client, interactive=False, tty=True),
     ).follow()
     assert shown == ["connected again", "what the program writes"]
-
-
-def test_where_nothing_can_be_written_it_ends_and_says_so() -> None:
-    """On a full disk, say. The connection is well."""
-
-    class Full(Console):
-        def pass_on(self, container: Json, say: Callable[[str], None] = lambda line: None) -> bool:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    client = Client(NOWHERE)
-    console = Full(client, interactive=False, tty=True)
-    with pytest.raises(Problem, match="cannot be written here: No space left"):
-        Attachment(client, lambda pending: CONTAINER, lambda *_: None, console=console).follow()
 
 
 def test_what_is_typed_as_a_connection_breaks_is_passed_on_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
