@@ -55,12 +55,14 @@ def test_a_forecast_names_who_waits_already(appliance, shell):
 
 
 def test_a_forecast_with_a_time_limit_is_not_concerned_by_what_comes_after_it(appliance, shell):
-    assert shell("notice", "New fans", "--from", "2099-01-01T10:00", "--to", "2099-01-01T12:00").returncode == 0
+    made = shell("notice", "New fans", "--from", "2099-01-01T10:00", "--to", "2099-01-01T12:00")
+    assert made.returncode == 0, made.stderr
     asked = "forecast", "--gpu-memory", "64MiB"
     assert "New fans" in shell(*asked).stdout
     within = shell(*asked, "--ttl", "1h30m")
     assert (within.returncode, "New fans" in within.stdout) == (0, False)
     assert "is not a duration" in shell(*asked, "--ttl", "soon").stderr
+    assert shell("notice", "--withdraw", made.stdout.partition(":")[0]).returncode == 0  # others share this appliance
 
 
 def test_four_bytes_were_meant_to_be_gibibytes(appliance, shell):

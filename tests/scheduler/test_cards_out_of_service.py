@@ -65,8 +65,8 @@ async def test_nothing_new_comes_to_it_and_what_is_there_goes_on(two: InProcess)
 )
 async def test_a_fault_takes_it_out_and_admins_and_owners_are_notified(two: InProcess, shows: Any, says: str) -> None:
     await query(Watch.objects.create, pk=1, event=0)
-    for owner in ("ada", "bob"):
-        await two.launch("sleep", "600", gpu_memory=GIB // 2, gpu_uuids=[uuid(two)], owner=owner)
+    for owner in ("ada", "bob"):  # neither is moved off it
+        await two.launch("sleep", "600", gpu_memory=GIB // 2, gpu_uuids=[uuid(two)], owner=owner, give_way=False)
     if shows is None:
         two.cards.silent.add(uuid(two))
     else:
