@@ -107,11 +107,12 @@ class Records:
 
 def _commands(here: Here) -> list[Command]:
     """This host's, while the name is ours. One that names no node is for the only one there is."""
-    if not Command.objects.filter(done_at=None).exists():  # most often; the whole question takes 14 times as long
+    undone = Command.objects.filter(done_at=None)
+    if not undone.exists():  # most often, and the whole question takes 14 times as long
         return []
     ours = Q(node__in=held(here)) | (Q(node=None) & ~Exists(Node.objects.exclude(pk=here.node)))
     people = [*secrets("container__owner"), *secrets("issued_by")]
-    found = Command.objects.filter(ours, done_at=None).select_related("container__owner", "issued_by")
+    found = undone.filter(ours).select_related("container__owner", "issued_by")
     return list(found.order_by("number", "created_at").defer(*people))
 
 

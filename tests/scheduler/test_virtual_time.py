@@ -19,7 +19,7 @@ async def test_a_call_goes_on_whose_asker_was_cancelled() -> None:
         assert ends.wait(60)
 
     asker = asyncio.create_task(asyncio.to_thread(call))
-    while not begun.is_set():  # noqa: ASYNC110
+    while not begun.is_set():  # noqa: ASYNC110 - a thread's flag; to wait for it in a thread would be one more at work
         await asyncio.sleep(0)
     asker.cancel()
     await asyncio.gather(asker, return_exceptions=True)
