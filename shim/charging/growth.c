@@ -8,8 +8,10 @@
 #define MOST_TURNS 3 /* of an allocation that is undone since the pool grew by more than was foreseen */
 
 /* What this thread knows about the pool that it used last: a free piece of so many bytes, for allocations on `stream`.
- * It holds as long as the pool's last `visit` is this thread's: each other thread that allocates from the pool begins
- * one before it calls the driver, and notes after that if another has begun meanwhile: then no thread knows anything.
+ * It holds as long as the pool's last `visit` is this thread's and no other thread is in an `unsure` call: each that
+ * allocates from the pool is counted there and then begins a visit before it calls the driver, and notes after that if
+ * another has begun meanwhile: then no thread knows anything. Nor does one while more is on the card than is charged:
+ * what fits may lie in a piece that is about to be undone.
  */
 static _Thread_local struct {
     uint64_t visit;
@@ -20,9 +22,9 @@ static _Thread_local struct {
 
 static _Atomic uint64_t visits; /* how many have begun: each is one thread's, to one pool */
 
-static inline bool visiting(const struct pool *pool) {
-    return atomic_load_explicit(&pool->visit, memory_order_acquire) == mine.visit;
-}
+static inline bool visiting(const struct pool *pool) { return atomic_load(&pool->visit) == mine.visit; }
+
+static inline void nobody_knows(struct pool *pool) { atomic_store(&pool->visit, NO_VISIT); }
 
 /* What the driver has reserved for it. Of a pool that the program has destroyed the driver tells nothing any more: it
  * counts in full until its last allocation is freed. */
@@ -48,12 +50,15 @@ __attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t f
     pool->pending -= finished;
     /* What the last thread knows may be in a piece that is gone. Before the driver is asked, so that its allocation is
      * seen here, or this by it. */
-    if (!visiting(pool)) atomic_store(&pool->visit, NO_VISIT);
+    if (!visiting(pool)) nobody_knows(pool);
     uint64_t reserved = ask(pool);
     if (reserved < atomic_load(&pool->reserved)) mine.bytes = 0;
     if (pool->charged < reserved) {
         covered = charge_within(pool->slot, reserved - pool->charged);
-        if (covered) pool->charged = reserved;
+        if (covered)
+            pool->charged = reserved;
+        else
+            nobody_knows(pool);
     } else if (pool->charged > reserved + pool->pending) {
         surplus = pool->charged - reserved - pool->pending;
         pool->charged -= surplus;
@@ -99,6 +104,8 @@ static bool others_grow(struct pool *pool) {
 }
 
 __attribute__((cold, noinline)) static void begin_visit(struct pool *pool) {
+    atomic_fetch_add(&pool->unsure, 1);
+    if (visiting(pool)) return;
     mine.visit = atomic_fetch_add(&visits, 1) + 1;
     mine.bytes = 0;
     atomic_store(&pool->visit, mine.visit);
@@ -107,11 +114,8 @@ __attribute__((cold, noinline)) static void begin_visit(struct pool *pool) {
 /* Whether an allocation is certain to fit, as growth.h describes. A pool with pieces of another size than usual has
  * been made on a card that was nearly full: nothing is certain there. */
 static inline bool fits(struct pool *pool, uint64_t bytes, CUstream stream) {
-    if (!visiting(pool)) {
-        begin_visit(pool);
-        return false;
-    }
-    bool certain = bytes <= mine.bytes && mine.stream == stream &&
+    if (!visiting(pool)) return false;
+    bool certain = bytes <= mine.bytes && mine.stream == stream && !atomic_load(&pool->unsure) &&
                    atomic_load_explicit(&pool->reserved, memory_order_relaxed) % POOL_PIECE == 0;
     /* The driver may have given the piece back unseen, at a synchronise, and charged it still is: then this allocation
      * brings whole POOL_PIECEs of that back, and what is left of them is what is free for certain. */
@@ -124,9 +128,8 @@ static bool sum_fits(struct pool *pool, const struct growth *growth) {
     return atomic_load(&pool->live) + growth->live <= atomic_load(&pool->reserved);
 }
 
-__attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, struct growth *growth) {
+__attribute__((cold, noinline)) static CUresult expect_unsure(struct pool *pool, struct growth *growth) {
     uint64_t most = in_pieces(growth->live);
-    growth->check = true;
     if (!growth->turns && !sum_fits(pool, growth)) settle(pool, 0);
     if (!growth->turns && sum_fits(pool, growth)) {
         growth->tried = !expect_within(pool, most, growth);
@@ -148,10 +151,18 @@ __attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, 
     return growth->tried ? CUDA_SUCCESS : result;
 }
 
+__attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, struct growth *growth) {
+    CUresult result = expect_unsure(pool, growth);
+    if (result != CUDA_SUCCESS) return result;
+    growth->check = growth->unsure = true;
+    begin_visit(pool);
+    return CUDA_SUCCESS;
+}
+
 CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct growth *growth) {
     growth->live = (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1);
     growth->bytes = 0;
-    growth->tried = false;
+    growth->tried = growth->unsure = false;
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     mine.unchecked += growth->live;
     if (!fits(pool, growth->live, stream)) return begin_unsure(pool, growth);
@@ -175,10 +186,12 @@ bool pool_end(struct pool *pool, struct growth *growth, bool succeeded) {
     if (succeeded) atomic_fetch_add_explicit(&pool->live, growth->live, memory_order_relaxed);
     if (!visiting(pool)) {
         /* Another thread has come meanwhile: neither knows what the other one's allocation has left. */
-        atomic_store(&pool->visit, NO_VISIT);
+        nobody_knows(pool);
         growth->check = true;
     }
-    return growth->check ? settle(pool, growth->bytes) : true;
+    bool covered = growth->check ? settle(pool, growth->bytes) : true;
+    if (growth->unsure) atomic_fetch_sub(&pool->unsure, 1);
+    return covered;
 }
 
 bool pool_again(struct growth *growth, CUresult result) {

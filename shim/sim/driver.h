@@ -29,7 +29,7 @@ struct entry {
     } while (0)
 #define ENTERED()                                                                                                      \
     COUNTED();                                                                                                         \
-    __attribute__((cleanup(gate_leave), unused)) struct gate_visit sim_visit = {gate_enter(), __func__}
+    __attribute__((cleanup(gate_leave), unused)) struct gate_visit sim_visit = {gate_enter(__func__), __func__}
 #define LOOKS()                                                                                                        \
     COUNTED();                                                                                                         \
     __attribute__((cleanup(gate_leave), unused)) struct gate_visit sim_visit = {gate_look(), __func__}

@@ -21,7 +21,38 @@ void gate_wait(_Atomic uint32_t *word, uint32_t value, unsigned ms) {
     syscall(SYS_futex, word, FUTEX_WAIT, value, ms > 0 ? &at_most : NULL, NULL, 0);
 }
 
-bool gate_enter(void) {
+/* ---- for tests: what another thread may do before or after a call ---- */
+
+struct moment {
+    const char *_Atomic name;
+    void (*_Atomic callback)(void);
+};
+static struct moment before, after;
+
+static void set(struct moment *moment, const char *name, void (*callback)(void)) {
+    atomic_store(&moment->callback, callback);
+    atomic_store(&moment->name, name);
+}
+
+static void reach(struct moment *moment, const char *name) {
+    const char *awaited = atomic_load(&moment->name);
+    if (awaited == NULL || strcmp(awaited, name) != 0) return;
+    if (atomic_exchange(&moment->name, NULL) != NULL) atomic_load (&moment->callback)();
+}
+
+__attribute__((visibility("default"))) void sim_before(const char *name, void (*callback)(void));
+__attribute__((visibility("default"))) void sim_after(const char *name, void (*callback)(void));
+
+/* Calls `callback` once, when this entry point has been called and has done nothing yet. */
+void sim_before(const char *name, void (*callback)(void)) { set(&before, name, callback); }
+
+/* Calls `callback` once, when a call of this entry point has had its effect and is about to return. */
+void sim_after(const char *name, void (*callback)(void)) { set(&after, name, callback); }
+
+/* ---- the door ---- */
+
+bool gate_enter(const char *name) {
+    if (depth == 0) reach(&before, name);
     struct card_process *process = card_self();
     if (depth++ > 0 || process == NULL) return false;
     struct card_checkpoint *mine = &process->checkpoint;
@@ -53,26 +84,10 @@ static void leave(void) {
     if (atomic_fetch_sub(&mine->inside, 1) == 1 && atomic_load(&mine->state) != GATE_OPEN) gate_wake(&mine->inside);
 }
 
-/* ---- for tests ---- */
-
-static const char *_Atomic after_name;
-static void (*_Atomic after)(void);
-
-__attribute__((visibility("default"))) void sim_after(const char *name, void (*callback)(void));
-
-/* Calls `callback` once, when a call of this entry point has had its effect and is about to return: what another thread
- * may do before the caller hears of it. */
-void sim_after(const char *name, void (*callback)(void)) {
-    atomic_store(&after_name, name);
-    atomic_store(&after, callback);
-}
-
 void gate_leave(const struct gate_visit *visit) {
     depth--;
     if (visit->inside) leave();
-    const char *name = depth == 0 ? atomic_load(&after_name) : NULL;
-    if (name == NULL || strcmp(name, visit->name) != 0) return;
-    if (atomic_exchange(&after_name, NULL) != NULL) atomic_load (&after)();
+    if (depth == 0) reach(&after, visit->name);
 }
 
 void gate_share(int more) { atomic_fetch_add(&shared, more); }

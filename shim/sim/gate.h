@@ -11,7 +11,7 @@
 #define GATE_AWAY 2 /* of one whose memory is in the host's: CU_PROCESS_STATE_CHECKPOINTED */
 
 /* Waits until this process is not locked. True: this is the thread's outermost call, and it is counted as inside. */
-bool gate_enter(void);
+bool gate_enter(const char *name);
 
 /* The same of a call that only looks whether the card is done. A lock does not hold it back, and where the memory that
  * it looks at has left the card the process dies of it, as on a real card. */

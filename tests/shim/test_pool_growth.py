@@ -151,6 +151,66 @@ answer = results
     assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + PIECE
 
 
+ALLOCATE = """
+results = []
+def allocate(mib):
+    out = ctypes.c_uint64()
+    lib.cuCtxSetCurrent(ctypes.c_uint64(CONTEXT))
+    results.append([mib, lib.cuMemAllocAsync(ctypes.byref(out), ctypes.c_size_t(mib << 20), None)])
+    return out
+kept = []
+def at(moment, call, do):
+    kept.append(ctypes.CFUNCTYPE(None)(do))
+    moment(call, kept[-1])
+"""
+
+AGAIN = """
+def other():
+    thread = threading.Thread(target=allocate, args=(8,))
+    thread.start()
+    thread.join()
+at(MOMENT, other)
+"""
+
+# The other thread comes after the first, and is done with one allocation before the first one's has an effect.
+CERTAIN = """
+begun, grown = threading.Event(), threading.Event()
+def work():
+    assert lib.cuMemFreeAsync(allocate(8), None) == 0
+    at(lib.sim_after, b"cuMemAllocAsync", other)
+    begun.set()
+    grown.wait()
+    allocate(8)
+thread = threading.Thread(target=work)
+def first():
+    thread.start()
+    begun.wait()
+def other():
+    grown.set()
+    thread.join()
+at(lib.sim_before, b"cuMemAllocAsync", first)
+"""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(AGAIN.replace("MOMENT", 'lib.sim_after, b"cuMemAllocAsync"'), id="before it is looked at"),
+        pytest.param(AGAIN.replace("MOMENT", 'lib.sim_before, b"cuMemFreeAsync"'), id="before it is undone"),
+        pytest.param(CERTAIN, id="certain"),
+    ],
+)
+def test_nobody_settles_unseen_in_a_growth_that_is_not_paid(grants_of, program, card, other):
+    """Another thread's allocation lies in what the first one's has brought, so that this cannot be undone."""
+    cuda = program(grants := grants_of(quota=CONTEXT + 4 * PIECE))
+    code = ALLOCATE.replace("CONTEXT", str(cuda.use()))
+    fragment(cuda)
+    results = cuda.run(code + other + "allocate(17)\nanswer = results")
+    assert [17, OUT_OF_MEMORY] in results
+    assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + 4 * PIECE
+    cuda.new("cuMemAllocAsync", 8 * MIB, 0)  # what fits still does
+
+
 def test_two_that_make_the_default_pool_known_at_once_charge_it_once(cuda, charged):
     pool = cuda.new("cuDeviceGetDefaultMemPool", 0)
     cuda.run(f"""
