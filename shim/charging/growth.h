@@ -17,8 +17,9 @@
  * The shim never waits for bytes that are on the card already: the scheduler could not count them, so that two
  * containers could wait for each other. What cannot be undone (a graph has run, a stream is busy) is charged at the
  * next call from the pool for which the lease has room, and found by the scheduler's measurement until then. So is a
- * growth that a certain call brings after all, if two other threads have come between its look and its effect: one has
- * given back what was charged for the piece, the other's next certain allocation lies in the new one.
+ * growth that a certain call brings after all, if another thread comes between its look and its effect, gives back what
+ * was charged for the piece, and has a certain allocation of its own in the new one. An explorer of this protocol finds
+ * no other way; to count certain calls, too, would end it, for two atomic additions at each.
  *
  * The cost: one driver call (cuMemPoolGetAttribute, 0.2 us) for each allocation that is not certain; and for as long as
  * a tried call takes the pool may have one growth more than is charged, for each thread that tries. How often a pool
