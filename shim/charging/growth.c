@@ -8,10 +8,10 @@
 #define MOST_TURNS 3 /* of an allocation that is undone since the pool grew by more than was foreseen */
 
 /* What this thread knows about the pool that it used last: a free piece of so many bytes, for allocations on `stream`.
- * It holds as long as the pool's last `visit` is this thread's and no other thread is in an `unsure` call: each that
- * allocates from the pool is counted there and then begins a visit before it calls the driver, and notes after that if
- * another has begun meanwhile: then no thread knows anything. Nor does one while more is on the card than is charged:
- * what fits may lie in a piece that is about to be undone.
+ * It holds as long as the pool's last `visit` is this thread's and no other thread is in a call: each that allocates
+ * from the pool is counted in `calls`, begins a visit before it calls the driver, and notes after that if another has
+ * begun meanwhile: then no thread knows anything. Nor does one while more is on the card than is charged: what fits may
+ * lie in a piece that is about to be undone.
  */
 static _Thread_local struct {
     uint64_t visit;
@@ -103,19 +103,24 @@ static bool others_grow(struct pool *pool) {
     return grow;
 }
 
-__attribute__((cold, noinline)) static void begin_visit(struct pool *pool) {
-    atomic_fetch_add(&pool->unsure, 1);
+/* A call that did not begin is not under way. */
+static CUresult begun(struct pool *pool, CUresult result) {
+    if (result != CUDA_SUCCESS) atomic_fetch_sub(&pool->calls, 1);
+    return result;
+}
+
+static void begin_visit(struct pool *pool) {
     if (visiting(pool)) return;
     mine.visit = atomic_fetch_add(&visits, 1) + 1;
     mine.bytes = 0;
     atomic_store(&pool->visit, mine.visit);
 }
 
-/* Whether an allocation is certain to fit, as growth.h describes. A pool with pieces of another size than usual has
- * been made on a card that was nearly full: nothing is certain there. */
+/* Whether an allocation, counted already, is certain to fit, as growth.h describes. A pool with pieces of another size
+ * than usual has been made on a card that was nearly full: nothing is certain there. */
 static inline bool fits(struct pool *pool, uint64_t bytes, CUstream stream) {
     if (!visiting(pool)) return false;
-    bool certain = bytes <= mine.bytes && mine.stream == stream && !atomic_load(&pool->unsure) &&
+    bool certain = bytes <= mine.bytes && mine.stream == stream && atomic_load(&pool->calls) == 1 &&
                    atomic_load_explicit(&pool->reserved, memory_order_relaxed) % POOL_PIECE == 0;
     /* The driver may have given the piece back unseen, at a synchronise, and charged it still is: then this allocation
      * brings whole POOL_PIECEs of that back, and what is left of them is what is free for certain. */
@@ -153,26 +158,25 @@ __attribute__((cold, noinline)) static CUresult expect_unsure(struct pool *pool,
 
 __attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, struct growth *growth) {
     CUresult result = expect_unsure(pool, growth);
-    if (result != CUDA_SUCCESS) return result;
-    growth->check = growth->unsure = true;
-    begin_visit(pool);
-    return CUDA_SUCCESS;
+    growth->check = true;
+    if (result == CUDA_SUCCESS) begin_visit(pool);
+    return begun(pool, result);
 }
 
 CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct growth *growth) {
     growth->live = (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1);
     growth->bytes = 0;
-    growth->tried = growth->unsure = false;
+    growth->tried = false;
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     mine.unchecked += growth->live;
+    atomic_fetch_add(&pool->calls, 1);
     if (!fits(pool, growth->live, stream)) return begin_unsure(pool, growth);
     growth->check = mine.unchecked >= CHECK_EVERY || charge_pressure(pool->slot);
     return CUDA_SUCCESS;
 }
 
-CUresult pool_begin_graph(struct pool *pool, uint64_t bytes, struct growth *growth) {
+static CUresult expect_graph(struct pool *pool, uint64_t bytes, struct growth *growth) {
     uint64_t used = 0;
-    *growth = (struct growth){.check = true};
     settle(pool, 0);
     uint64_t reserved = atomic_load(&pool->reserved);
     /* What is idle may be in pieces that do not fit. */
@@ -180,6 +184,12 @@ CUresult pool_begin_graph(struct pool *pool, uint64_t bytes, struct growth *grow
     REAL(cuDeviceGetGraphMemAttribute)(pool->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
     uint64_t idle = reserved > used ? reserved - used : 0;
     return bytes > idle ? expect_waiting(pool, in_pieces(bytes - idle), growth) : CUDA_SUCCESS;
+}
+
+CUresult pool_begin_graph(struct pool *pool, uint64_t bytes, struct growth *growth) {
+    *growth = (struct growth){.check = true};
+    atomic_fetch_add(&pool->calls, 1);
+    return begun(pool, expect_graph(pool, bytes, growth));
 }
 
 bool pool_end(struct pool *pool, struct growth *growth, bool succeeded) {
@@ -190,7 +200,7 @@ bool pool_end(struct pool *pool, struct growth *growth, bool succeeded) {
         growth->check = true;
     }
     bool covered = growth->check ? settle(pool, growth->bytes) : true;
-    if (growth->unsure) atomic_fetch_sub(&pool->unsure, 1);
+    atomic_fetch_sub(&pool->calls, 1);
     return covered;
 }
 

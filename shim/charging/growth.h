@@ -5,7 +5,7 @@
  * driver does not tell this in advance. So each allocation belongs to one of three kinds:
  *
  *   certain   It fits into a piece that is known to be free: this thread has freed so much on the same stream, and no
- *             other thread has allocated from the pool since, or is about to. No message and no driver call: two
+ *             other thread has allocated from the pool since, or is about to. No message and no driver call: a few
  *             additions.
  *   reserved  A growth of the allocation's size, in whole POOL_PIECEs, is taken from the lease before the call. After
  *             it the driver is asked what the pool has reserved, and what did not grow goes back. Where the sum does
@@ -16,10 +16,7 @@
  *
  * The shim never waits for bytes that are on the card already: the scheduler could not count them, so that two
  * containers could wait for each other. What cannot be undone (a graph has run, a stream is busy) is charged at the
- * next call from the pool for which the lease has room, and found by the scheduler's measurement until then. So is a
- * growth that a certain call brings after all, if another thread comes between its look and its effect, gives back what
- * was charged for the piece, and has a certain allocation of its own in the new one. An explorer of this protocol finds
- * no other way; to count certain calls, too, would end it, for two atomic additions at each.
+ * next call from the pool for which the lease has room, and found by the scheduler's measurement until then.
  *
  * The cost: one driver call (cuMemPoolGetAttribute, 0.2 us) for each allocation that is not certain; and for as long as
  * a tried call takes the pool may have one growth more than is charged, for each thread that tries. How often a pool
@@ -50,13 +47,13 @@ struct pool {
     _Atomic uint64_t reserved; /* what the driver was last seen to have reserved */
     /* The last one, of a thread whose allocations since then are the only ones: it alone may know of a free piece. */
     _Atomic uint64_t visit;
-    _Atomic uint32_t unsure; /* calls under way that may make it grow: none is certain beside one */
-    struct lock lock;        /* the two below */
-    uint64_t charged;        /* taken from the lease: at least `reserved`, at most `pending` more */
-    uint64_t pending;        /* taken for growth that may be under way */
-    /* Apart from the rest, which threads only read: this each of them writes. */
+    struct lock lock; /* the two below */
+    uint64_t charged; /* taken from the lease: at least `reserved`, at most `pending` more */
+    uint64_t pending; /* taken for growth that may be under way */
+    /* Apart from the rest, which threads only read: these each of them writes. */
     uint8_t before_live[64];
-    _Atomic uint64_t live; /* bytes of living allocations */
+    _Atomic uint64_t live;  /* bytes of living allocations */
+    _Atomic uint32_t calls; /* under way: none is certain beside another */
     uint8_t after_live[64];
 };
 
@@ -66,7 +63,6 @@ struct growth {
     uint64_t live;
     unsigned turns; /* how often it was undone */
     bool check;     /* pool_end has to ask the driver */
-    bool unsure;    /* counted in the pool's */
     bool tried;
 };
 

@@ -191,23 +191,48 @@ def other():
 at(lib.sim_before, b"cuMemAllocAsync", first)
 """
 
+# Between the first one's look, which finds it certain, and its effect the other thread gives the piece back, has used
+# what was charged for it elsewhere, and knows of a piece of its own.
+HELD_UP = """
+gone, grown = threading.Event(), threading.Event()
+assert lib.cuMemFreeAsync(allocate(17), None) == 0
+def work():
+    assert lib.cuMemPoolTrimTo(ctypes.c_uint64(POOL), ctypes.c_size_t(0)) == 0
+    assert lib.cuMemFreeAsync(allocate(8), None) == 0
+    assert lib.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(32 << 20)) == 0
+    at(lib.sim_after, b"cuMemAllocAsync", other)
+    gone.set()
+    grown.wait()
+    allocate(8)
+thread = threading.Thread(target=work)
+def first():
+    thread.start()
+    gone.wait()
+def other():
+    grown.set()
+    thread.join()
+at(lib.sim_before, b"cuMemAllocAsync", first)
+"""
+
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "pieces"),
     [
-        pytest.param(AGAIN.replace("MOMENT", 'lib.sim_after, b"cuMemAllocAsync"'), id="before it is looked at"),
-        pytest.param(AGAIN.replace("MOMENT", 'lib.sim_before, b"cuMemFreeAsync"'), id="before it is undone"),
-        pytest.param(CERTAIN, id="certain"),
+        pytest.param(AGAIN.replace("MOMENT", 'lib.sim_after, b"cuMemAllocAsync"'), 4, id="before it is looked at"),
+        pytest.param(AGAIN.replace("MOMENT", 'lib.sim_before, b"cuMemFreeAsync"'), 4, id="before it is undone"),
+        pytest.param(CERTAIN, 4, id="certain"),
+        pytest.param(HELD_UP, 5, id="beside a certain one that is held up"),
     ],
 )
-def test_nobody_settles_unseen_in_a_growth_that_is_not_paid(grants_of, program, card, other):
+def test_nobody_settles_unseen_in_a_growth_that_is_not_paid(grants_of, program, card, other, pieces):
     """Another thread's allocation lies in what the first one's has brought, so that this cannot be undone."""
-    cuda = program(grants := grants_of(quota=CONTEXT + 4 * PIECE))
-    code = ALLOCATE.replace("CONTEXT", str(cuda.use()))
+    cuda = program(grants := grants_of(quota=CONTEXT + pieces * PIECE))
+    context, pool = cuda.use(), cuda.new("cuDeviceGetDefaultMemPool", 0)
+    code = (ALLOCATE + other).replace("CONTEXT", str(context)).replace("POOL", str(pool))
     fragment(cuda)
-    results = cuda.run(code + other + "allocate(17)\nanswer = results")
+    results = cuda.run(code + "allocate(17)\nanswer = results")
     assert [17, OUT_OF_MEMORY] in results
-    assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + 4 * PIECE
+    assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + pieces * PIECE
     cuda.new("cuMemAllocAsync", 8 * MIB, 0)  # what fits still does
 
 
