@@ -9,9 +9,9 @@
 
 /* What this thread knows about the pool that it used last: a free piece of so many bytes, for allocations on `stream`.
  * It holds as long as the pool's last `visit` is this thread's and no other thread is in a call: each that allocates
- * from the pool is counted in `calls`, begins a visit before it calls the driver, and notes after that if another has
- * begun meanwhile: then no thread knows anything. Nor does one while more is on the card than is charged: what fits may
- * lie in a piece that is about to be undone.
+ * from the pool is counted in `calls` and makes the visit its own before it calls the driver, and notes after that if
+ * another has come meanwhile: then no thread knows anything. Nor does one while more is on the card than is charged:
+ * what fits may lie in a piece that is about to be undone.
  */
 static _Thread_local struct {
     uint64_t visit;
@@ -26,13 +26,15 @@ static inline bool visiting(const struct pool *pool) { return atomic_load(&pool-
 
 static inline void nobody_knows(struct pool *pool) { atomic_store(&pool->visit, NO_VISIT); }
 
-/* What the driver has reserved for it. Of a pool that the program has destroyed the driver tells nothing any more: it
- * counts in full until its last allocation is freed. */
+/* What the driver has reserved for it, under `lock`. Of a pool that the program destroys, or has destroyed, the driver
+ * tells nothing any more: it counts in full until its last allocation is freed, with what was paid for growth, which
+ * may have come. */
 static uint64_t ask(struct pool *pool) {
-    uint64_t reserved = 0;
+    uint64_t reserved = atomic_load(&pool->reserved), paid = pool->charged - pool->pending;
+    bool dead = atomic_load(&pool->dead);
     CUresult result;
-    if (atomic_load(&pool->dead)) return atomic_load(&pool->live) ? atomic_load(&pool->reserved) : 0;
-    if (atomic_load(&pool->leaving)) return atomic_load(&pool->reserved);
+    if (dead && !atomic_load(&pool->live)) return 0;
+    if (dead || atomic_load(&pool->leaving)) return paid > reserved ? paid : reserved;
     if (pool->handle)
         result = REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
     else
@@ -103,30 +105,33 @@ static bool others_grow(struct pool *pool) {
     return grow;
 }
 
-/* A call that did not begin is not under way. */
-static CUresult begun(struct pool *pool, CUresult result) {
-    if (result != CUDA_SUCCESS) atomic_fetch_sub(&pool->calls, 1);
-    return result;
-}
-
-static void begin_visit(struct pool *pool) {
+__attribute__((cold, noinline)) static void begin_visit(struct pool *pool) {
+    atomic_fetch_add(&pool->calls, 1);
     if (visiting(pool)) return;
     mine.visit = atomic_fetch_add(&visits, 1) + 1;
     mine.bytes = 0;
     atomic_store(&pool->visit, mine.visit);
 }
 
-/* Whether an allocation, counted already, is certain to fit, as growth.h describes. A pool with pieces of another size
- * than usual has been made on a card that was nearly full: nothing is certain there. */
-static inline bool fits(struct pool *pool, uint64_t bytes, CUstream stream) {
+/* Whether the pool is this thread's alone. Then its call is counted; before that, it may not be any more. */
+static inline bool begin_alone(struct pool *pool) {
+    atomic_fetch_add(&pool->calls, 1);
+    if (visiting(pool) && atomic_load(&pool->calls) == 1) return true;
+    atomic_fetch_sub(&pool->calls, 1);
+    return false;
+}
+
+/* Begins an allocation that is certain to fit, as growth.h describes. A pool with pieces of another size than usual has
+ * been made on a card that was nearly full: nothing is certain there. */
+static inline bool begin_certain(struct pool *pool, uint64_t bytes, CUstream stream) {
     if (!visiting(pool)) return false;
-    bool certain = bytes <= mine.bytes && mine.stream == stream && atomic_load(&pool->calls) == 1 &&
-                   atomic_load_explicit(&pool->reserved, memory_order_relaxed) % POOL_PIECE == 0;
+    bool fits = bytes <= mine.bytes && mine.stream == stream &&
+                atomic_load_explicit(&pool->reserved, memory_order_relaxed) % POOL_PIECE == 0;
     /* The driver may have given the piece back unseen, at a synchronise, and charged it still is: then this allocation
      * brings whole POOL_PIECEs of that back, and what is left of them is what is free for certain. */
     uint64_t left = bytes < mine.bytes ? mine.bytes - bytes : 0, again = -bytes % POOL_PIECE;
     mine.bytes = left < again ? left : again;
-    return certain;
+    return fits && begin_alone(pool);
 }
 
 static bool sum_fits(struct pool *pool, const struct growth *growth) {
@@ -158,9 +163,10 @@ __attribute__((cold, noinline)) static CUresult expect_unsure(struct pool *pool,
 
 __attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, struct growth *growth) {
     CUresult result = expect_unsure(pool, growth);
+    if (result != CUDA_SUCCESS) return result;
     growth->check = true;
-    if (result == CUDA_SUCCESS) begin_visit(pool);
-    return begun(pool, result);
+    begin_visit(pool);
+    return CUDA_SUCCESS;
 }
 
 CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct growth *growth) {
@@ -169,8 +175,7 @@ CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct g
     growth->tried = false;
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     mine.unchecked += growth->live;
-    atomic_fetch_add(&pool->calls, 1);
-    if (!fits(pool, growth->live, stream)) return begin_unsure(pool, growth);
+    if (!begin_certain(pool, growth->live, stream)) return begin_unsure(pool, growth);
     growth->check = mine.unchecked >= CHECK_EVERY || charge_pressure(pool->slot);
     return CUDA_SUCCESS;
 }
@@ -188,8 +193,9 @@ static CUresult expect_graph(struct pool *pool, uint64_t bytes, struct growth *g
 
 CUresult pool_begin_graph(struct pool *pool, uint64_t bytes, struct growth *growth) {
     *growth = (struct growth){.check = true};
-    atomic_fetch_add(&pool->calls, 1);
-    return begun(pool, expect_graph(pool, bytes, growth));
+    CUresult result = expect_graph(pool, bytes, growth);
+    if (result == CUDA_SUCCESS) atomic_fetch_add(&pool->calls, 1);
+    return result;
 }
 
 bool pool_end(struct pool *pool, struct growth *growth, bool succeeded) {

@@ -236,6 +236,45 @@ def test_nobody_settles_unseen_in_a_growth_that_is_not_paid(grants_of, program, 
     cuda.new("cuMemAllocAsync", 8 * MIB, 0)  # what fits still does
 
 
+# One thread destroys the pool, the other one has a piece of it.
+DESTROYED = """
+def thread(do):
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+def allocate():
+    out = ctypes.c_uint64()
+    lib.cuCtxSetCurrent(ctypes.c_uint64(CONTEXT))
+    return lib.cuMemAllocFromPoolAsync(ctypes.byref(out), ctypes.c_size_t(8 << 20), ctypes.c_uint64(POOL), None)
+def destroy():
+    return lib.cuMemPoolDestroy(ctypes.c_uint64(POOL))
+results = []
+first, other = ORDER
+callback = ctypes.CFUNCTYPE(None)(lambda: thread(lambda: results.append(other())))
+MOMENT
+results.append(first())
+answer = results
+"""
+
+
+@pytest.mark.parametrize("kind", ["own", "default"])
+@pytest.mark.parametrize(
+    ("order", "moment"),
+    [
+        pytest.param("(destroy, allocate)", 'lib.sim_before(b"cuMemPoolDestroy", callback)', id="destroyed after it"),
+        pytest.param("(allocate, destroy)", 'lib.sim_after(b"cuMemAllocFromPoolAsync", callback)', id="before its end"),
+    ],
+)
+def test_what_a_pool_brings_while_it_is_destroyed_is_charged(cuda, grants, card, kind, order, moment):
+    """The driver does not destroy the default pool, and any other one when its last allocation is freed."""
+    new, layout = ("cuMemPoolCreate", layouts.pool()) if kind == "own" else ("cuDeviceGetDefaultMemPool", 0)
+    pool, context = cuda.new(new, layout), cuda.new("cuCtxGetCurrent")
+    code = DESTROYED.replace("ORDER", order).replace("MOMENT", moment).replace("CONTEXT", str(context))
+    results = cuda.run(code.replace("POOL", str(pool)))
+    assert results.count(0) == (2 if kind == "own" else 1)
+    assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + PIECE
+
+
 def test_two_that_make_the_default_pool_known_at_once_charge_it_once(cuda, charged):
     pool = cuda.new("cuDeviceGetDefaultMemPool", 0)
     cuda.run(f"""
