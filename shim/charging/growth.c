@@ -113,7 +113,8 @@ __attribute__((cold, noinline)) static void begin_visit(struct pool *pool) {
     atomic_store(&pool->visit, mine.visit);
 }
 
-/* Whether the pool is this thread's alone. Then its call is counted; before that, it may not be any more. */
+/* Counts the call, if nobody else's is under way and what this thread knows holds. Both are looked at once it is
+ * counted: until then another may have come. */
 static inline bool begin_alone(struct pool *pool) {
     atomic_fetch_add(&pool->calls, 1);
     if (visiting(pool) && atomic_load(&pool->calls) == 1) return true;
