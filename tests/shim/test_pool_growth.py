@@ -172,46 +172,40 @@ def other():
 at(MOMENT, other)
 """
 
-# The other thread comes after the first, and is done with one allocation before the first one's has an effect.
-CERTAIN = """
-begun, grown = threading.Event(), threading.Event()
+# The other thread prepares itself between the first one's look and its effect, and allocates right after that.
+BESIDE = """
+prepared, grown = threading.Event(), threading.Event()
 def work():
-    assert lib.cuMemFreeAsync(allocate(8), None) == 0
-    at(lib.sim_after, b"cuMemAllocAsync", other)
-    begun.set()
+    try:
+        prepare()
+        at(lib.sim_after, b"cuMemAllocAsync", other)
+    finally:
+        prepared.set()
     grown.wait()
     allocate(8)
 thread = threading.Thread(target=work)
 def first():
     thread.start()
-    begun.wait()
+    prepared.wait()
 def other():
     grown.set()
     thread.join()
 at(lib.sim_before, b"cuMemAllocAsync", first)
 """
 
-# Between the first one's look, which finds it certain, and its effect the other thread gives the piece back, has used
-# what was charged for it elsewhere, and knows of a piece of its own.
+# It knows of a free piece.
+CERTAIN = """
+def prepare():
+    assert lib.cuMemFreeAsync(allocate(8), None) == 0
+"""
+
+# And the first one was certain of a piece, which is given back; what was charged for it is in use elsewhere.
 HELD_UP = """
-gone, grown = threading.Event(), threading.Event()
 assert lib.cuMemFreeAsync(allocate(17), None) == 0
-def work():
+def prepare():
     assert lib.cuMemPoolTrimTo(ctypes.c_uint64(POOL), ctypes.c_size_t(0)) == 0
     assert lib.cuMemFreeAsync(allocate(8), None) == 0
     assert lib.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(32 << 20)) == 0
-    at(lib.sim_after, b"cuMemAllocAsync", other)
-    gone.set()
-    grown.wait()
-    allocate(8)
-thread = threading.Thread(target=work)
-def first():
-    thread.start()
-    gone.wait()
-def other():
-    grown.set()
-    thread.join()
-at(lib.sim_before, b"cuMemAllocAsync", first)
 """
 
 
@@ -220,8 +214,8 @@ at(lib.sim_before, b"cuMemAllocAsync", first)
     [
         pytest.param(AGAIN.replace("MOMENT", 'lib.sim_after, b"cuMemAllocAsync"'), 4, id="before it is looked at"),
         pytest.param(AGAIN.replace("MOMENT", 'lib.sim_before, b"cuMemFreeAsync"'), 4, id="before it is undone"),
-        pytest.param(CERTAIN, 4, id="certain"),
-        pytest.param(HELD_UP, 5, id="beside a certain one that is held up"),
+        pytest.param(CERTAIN + BESIDE, 4, id="certain"),
+        pytest.param(HELD_UP + BESIDE, 5, id="beside a certain one that is held up"),
     ],
 )
 def test_nobody_settles_unseen_in_a_growth_that_is_not_paid(grants_of, program, card, other, pieces):
