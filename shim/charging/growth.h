@@ -50,7 +50,7 @@ struct pool {
     struct lock lock; /* the two below */
     uint64_t charged; /* taken from the lease: at least `reserved`, at most `pending` more */
     uint64_t pending; /* taken for growth that may be under way */
-    /* Apart from the rest, which nobody writes who is certain: these each of them writes. */
+    /* Apart from the rest, which no certain call writes: these each call does. */
     uint8_t before_live[64];
     _Atomic uint64_t live;  /* bytes of living allocations */
     _Atomic uint32_t calls; /* under way: none is certain beside another */
