@@ -62,7 +62,8 @@ check: dev $(BIOME)
 	$(PY) -m mypy .
 	$(VENV)/bin/lint-imports
 	$(PY) -m tests.tree
-	$(PY) manage.py makemigrations --check --dry-run
+	@# No database is opened, not even this checkout's own: opening it writes into it, beside whatever uses it.
+	DATABASE_URL=sqlite://:memory: $(PY) manage.py makemigrations --check --dry-run
 	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
 	cd static && ../$(BIOME) check --error-on-warnings
 	$(VENV)/bin/djlint --quiet --check templates

@@ -95,7 +95,7 @@ SHARED = _begin()
 
 
 class Untouched:
-    """In CI nothing but the tests runs, so whatever changes in `./var` was changed by one of them."""
+    """In CI nothing runs but tests and checks, which leave `./var` alone: whatever changes, one of them changed."""
 
     def __init__(self) -> None:
         self.before = state(CHECKOUT)
