@@ -37,6 +37,7 @@ static _Atomic int device_count;
 void devices_changed(void) { atomic_fetch_add(&devices_now.generation, 1); }
 
 void devices_own_context(void) {
+    atomic_store(&devices_now.several_contexts, true);
     atomic_store(&own_contexts, true);
     devices_changed();
 }
@@ -175,6 +176,7 @@ bool devices_primary_charged(CUdevice device) { return atomic_load(&devices[devi
 
 static void devices_forget(void) {
     memset(devices, 0, sizeof devices);
+    atomic_store(&devices_now.several_contexts, false);
     atomic_store(&own_contexts, false);
     devices_changed();
 }

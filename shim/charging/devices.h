@@ -39,12 +39,16 @@ int devices_visible(void);
 /* Something that threads remember about contexts, streams or pools is no longer so. */
 void devices_changed(void);
 
+/* Streams that each context has of its own: NULL, the one for all threads, and the one for each. */
+#define LAST_SPECIAL_STREAM 2
+
 /* On one cache line, because every allocation reads it. */
 extern struct devices_now {
     _Atomic uint64_t generation; /* how often that has happened */
     /* The one place there is, as long as nothing has changed since this generation; 0: there are several. */
     _Atomic uint64_t sole_generation;
     _Atomic int sole_slot;
+    _Atomic bool several_contexts; /* on one GPU: the program has made one beside the primary one */
 } devices_now __attribute__((aligned(64)));
 
 /* Charges a device's primary context unless that is done already. */

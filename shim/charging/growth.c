@@ -2,6 +2,7 @@
 #include "growth.h"
 
 #include "charge.h"
+#include "devices.h"
 #include "resolve.h"
 
 #define UNIT 512     /* what a pool hands out is a multiple of this */
@@ -27,10 +28,10 @@ static inline bool visiting(const struct pool *pool) { return atomic_load(&pool-
 static inline void nobody_knows(struct pool *pool) { atomic_store(&pool->visit, NO_VISIT); }
 
 /* What the driver has reserved for it, under `lock`. Of a pool that the program destroys, or has destroyed, the driver
- * tells nothing any more: it counts in full until its last allocation is freed, with what was paid for growth, which
+ * tells nothing any more: it counts in full until its last allocation is freed, with what was `paid` for growth that
  * may have come. */
-static uint64_t ask(struct pool *pool) {
-    uint64_t reserved = atomic_load(&pool->reserved), paid = pool->charged - pool->pending;
+static uint64_t ask(struct pool *pool, uint64_t paid) {
+    uint64_t reserved = atomic_load(&pool->reserved);
     bool dead = atomic_load(&pool->dead);
     CUresult result;
     if (dead && !atomic_load(&pool->live)) return 0;
@@ -42,18 +43,19 @@ static uint64_t ask(struct pool *pool) {
     return result == CUDA_SUCCESS ? reserved : atomic_load(&pool->reserved);
 }
 
-/* Brings the charge to what is reserved; `finished` of what was pending is no longer so. It stays above that for growth
- * which is pending: whether that has happened already is not known. False: the lease has too little for what is on
- * the card. */
-__attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t finished) {
+/* Brings the charge to what is reserved; `finished` of what was pending is no longer so, and has not come unless
+ * `made`. The charge stays above that for growth which is pending: whether that has happened already is not known.
+ * False: the lease has too little for what is on the card. */
+__attribute__((cold, noinline)) static bool settle(struct pool *pool, uint64_t finished, bool made) {
     uint64_t surplus = 0;
     bool covered = true;
     lock_take(&pool->lock);
+    uint64_t paid = pool->charged - pool->pending + (made ? finished : 0);
     pool->pending -= finished;
     /* What the last thread knows may be in a piece that is gone. Before the driver is asked, so that its allocation is
      * seen here, or this by it. */
     if (!visiting(pool)) nobody_knows(pool);
-    uint64_t reserved = ask(pool);
+    uint64_t reserved = ask(pool, paid);
     if (reserved < atomic_load(&pool->reserved)) mine.bytes = 0;
     if (pool->charged < reserved) {
         covered = charge_within(pool->slot, reserved - pool->charged);
@@ -92,6 +94,7 @@ static bool expect_within(struct pool *pool, uint64_t bytes, struct growth *grow
 }
 
 static CUresult expect_waiting(struct pool *pool, uint64_t bytes, struct growth *growth) {
+    growth->waited = true;
     CUresult result = charge_take(pool->slot, bytes, WIRE_FOR_MEMORY);
     if (result == CUDA_SUCCESS) expect(pool, bytes, growth);
     return result;
@@ -122,11 +125,17 @@ static inline bool begin_alone(struct pool *pool) {
     return false;
 }
 
+/* Each of several contexts has a stream of this name: what was freed on one is not known to be free on another. */
+static inline bool one_stream(CUstream stream) {
+    return (uintptr_t)stream > LAST_SPECIAL_STREAM ||
+           !atomic_load_explicit(&devices_now.several_contexts, memory_order_relaxed);
+}
+
 /* Begins an allocation that is certain to fit, as growth.h describes. A pool with pieces of another size than usual has
  * been made on a card that was nearly full: nothing is certain there. */
 static inline bool begin_certain(struct pool *pool, uint64_t bytes, CUstream stream) {
     if (!visiting(pool)) return false;
-    bool fits = bytes <= mine.bytes && mine.stream == stream &&
+    bool fits = bytes <= mine.bytes && mine.stream == stream && one_stream(stream) &&
                 atomic_load_explicit(&pool->reserved, memory_order_relaxed) % POOL_PIECE == 0;
     /* The driver may have given the piece back unseen, at a synchronise, and charged it still is: then this allocation
      * brings whole POOL_PIECEs of that back, and what is left of them is what is free for certain. */
@@ -141,7 +150,7 @@ static bool sum_fits(struct pool *pool, const struct growth *growth) {
 
 __attribute__((cold, noinline)) static CUresult expect_unsure(struct pool *pool, struct growth *growth) {
     uint64_t most = in_pieces(growth->live);
-    if (!growth->turns && !sum_fits(pool, growth)) settle(pool, 0);
+    if (!growth->turns && !sum_fits(pool, growth)) settle(pool, 0, true);
     if (!growth->turns && sum_fits(pool, growth)) {
         growth->tried = !expect_within(pool, most, growth);
         return CUDA_SUCCESS;
@@ -157,7 +166,7 @@ __attribute__((cold, noinline)) static CUresult expect_unsure(struct pool *pool,
     if (result != CUDA_ERROR_OUT_OF_MEMORY || growth->turns) return result;
     /* What another thread's growth has brought meanwhile, or is about to bring, may be enough for both. */
     bool others = others_grow(pool);
-    settle(pool, 0);
+    settle(pool, 0, true);
     growth->tried = others || sum_fits(pool, growth);
     return growth->tried ? CUDA_SUCCESS : result;
 }
@@ -173,7 +182,7 @@ __attribute__((cold, noinline)) static CUresult begin_unsure(struct pool *pool, 
 CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct growth *growth) {
     growth->live = (bytes + UNIT - 1) & ~(uint64_t)(UNIT - 1);
     growth->bytes = 0;
-    growth->tried = false;
+    growth->tried = growth->waited = false;
     if (bytes > INT64_MAX) return CUDA_ERROR_OUT_OF_MEMORY;
     mine.unchecked += growth->live;
     if (!begin_certain(pool, growth->live, stream)) return begin_unsure(pool, growth);
@@ -183,7 +192,7 @@ CUresult pool_begin(struct pool *pool, uint64_t bytes, CUstream stream, struct g
 
 static CUresult expect_graph(struct pool *pool, uint64_t bytes, struct growth *growth) {
     uint64_t used = 0;
-    settle(pool, 0);
+    settle(pool, 0, true);
     uint64_t reserved = atomic_load(&pool->reserved);
     /* What is idle may be in pieces that do not fit. */
     if (expect_within(pool, in_pieces(bytes), growth)) return CUDA_SUCCESS;
@@ -206,12 +215,16 @@ bool pool_end(struct pool *pool, struct growth *growth, bool succeeded) {
         nobody_knows(pool);
         growth->check = true;
     }
-    bool covered = growth->check ? settle(pool, growth->bytes) : true;
+    bool covered = growth->check ? settle(pool, growth->bytes, succeeded) : true;
     atomic_fetch_sub(&pool->calls, 1);
     return covered;
 }
 
 bool pool_again(struct growth *growth, CUresult result) {
+    if (result == POOL_IS_ANOTHER) {
+        growth->turns = 0;
+        return true;
+    }
     bool unmet = growth->tried ? result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS : result == CUDA_SUCCESS;
     return unmet && growth->turns++ < MOST_TURNS;
 }
@@ -229,7 +242,7 @@ void pool_freed(struct pool *pool, uint64_t bytes, CUstream stream) {
         mine.stream = stream;
         mine.bytes = bytes;
     }
-    if (charge_pressure(pool->slot) || atomic_load_explicit(&pool->dead, memory_order_relaxed)) settle(pool, 0);
+    if (charge_pressure(pool->slot) || atomic_load_explicit(&pool->dead, memory_order_relaxed)) settle(pool, 0, true);
 }
 
-bool pool_look(struct pool *pool) { return pool->slot == NO_SLOT || settle(pool, 0); }
+bool pool_look(struct pool *pool) { return pool->slot == NO_SLOT || settle(pool, 0, true); }

@@ -64,6 +64,7 @@ struct growth {
     unsigned turns; /* how often it was undone */
     bool check;     /* pool_end has to ask the driver */
     bool tried;
+    bool waited; /* the program may have chosen another pool meanwhile, or destroyed this one */
 };
 
 /* Before an allocation of `bytes` on a stream. CUDA_SUCCESS, or the error for the program. */
@@ -75,7 +76,10 @@ CUresult pool_begin_graph(struct pool *pool, uint64_t bytes, struct growth *grow
 /* After it, whether it succeeded or not. False: the pool has grown beyond what is charged; give the allocation back. */
 bool pool_end(struct pool *pool, struct growth *growth, bool succeeded);
 
-/* An allocation failed or was given back. True: begin it again, which now waits for what it needs. */
+/* The CUresult of an allocation whose pool is another one by now: it was not made. */
+#define POOL_IS_ANOTHER (-1)
+
+/* An allocation failed, was given back, or was not made. True: begin it again, which now waits for what it needs. */
 bool pool_again(struct growth *growth, CUresult result);
 
 /* What is charged for a pool, in bytes. */

@@ -9,9 +9,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* Special streams: their device is that of the current context. */
-#define LAST_SPECIAL_STREAM 2
-
 static struct pool *all; /* under `making` */
 static struct lock making;
 static _Atomic(struct pool *) current[DEVICES]; /* what cuDeviceGetMemPool says, until somebody changes it */
@@ -25,11 +22,12 @@ static _Thread_local struct {
 
 static void pools_look(int slot);
 
-/* Under `making`. */
+/* Under `making`. A dead pool becomes one of the same GPU again: what somebody still waits for on account of it is
+ * given back there. */
 static struct pool *make(CUmemoryPool handle, CUdevice device, int slot) {
     struct pool *pool;
     for (pool = all; pool; pool = pool->next)
-        if (pool->dead && !pool->live && !pool->charged) break;
+        if (pool->dead && pool->slot == slot && !pool->live && !pool->charged) break;
     if (!pool && (pool = calloc(1, sizeof *pool))) {
         pool->next = all;
         all = pool;

@@ -52,8 +52,9 @@ END_PRIMARY(cuDevicePrimaryCtxRelease_v2)
 END_PRIMARY(cuDevicePrimaryCtxReset)
 END_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
-/* A green context is a part of the primary one, which it keeps alive. */
+/* A green context is a part of the primary one, which it keeps alive. Its streams are its own. */
 int cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsigned int flags) {
+    atomic_store(&devices_now.several_contexts, true);
     KEEP_PRIMARY(REAL(cuGreenCtxCreate)(context, resources, device, flags));
 }
 

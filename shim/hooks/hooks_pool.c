@@ -47,20 +47,27 @@ static CUresult note_pooled(struct pool *pool, uint64_t live, CUdeviceptr addres
     return held_note(&entry) ? CUDA_SUCCESS : not_noted(pool, live, address, stream);
 }
 
+/* Asked once the card is full: only what is not tried waits for it. */
+static bool only_tried(struct growth *growth) {
+    growth->waited = true;
+    return growth->tried;
+}
+
 /* An allocation on a stream that is being captured becomes a node of a graph and takes nothing now. One that is only
  * tried is not repeated while the card is full: it then asks for what the pool would grow by, and waits. */
 #define ALLOCATE(where, pool_found, call)                                                                              \
     CUresult result;                                                                                                   \
     struct growth growth;                                                                                              \
+    struct pool *pool;                                                                                                 \
     if (streams_capturing(where)) return call;                                                                         \
-    struct pool *pool = pool_found;                                                                                    \
-    if (!pool) return result;                                                                                          \
-    if (pool->slot == NO_SLOT) return call;                                                                            \
     growth.turns = 0;                                                                                                  \
     do {                                                                                                               \
+        if (!(pool = pool_found)) return result;                                                                       \
+        if (pool->slot == NO_SLOT) return call;                                                                        \
         result = pool_begin(pool, bytes, where, &growth);                                                              \
         if (result != CUDA_SUCCESS) return result;                                                                     \
-        result = CHARGED_CALL_UNLESS(growth.tried, call);                                                              \
+        result =                                                                                                       \
+            CHARGED_CALL_UNLESS(only_tried(&growth), growth.waited && pool_found != pool ? POOL_IS_ANOTHER : call);    \
         if (pool_end(pool, &growth, result == CUDA_SUCCESS) && result == CUDA_SUCCESS)                                 \
             return note_pooled(pool, growth.live, *address, where);                                                    \
     } while (unmet(&result, pool, &growth, address, where));                                                           \

@@ -73,12 +73,16 @@ def test_what_the_driver_refuses_is_not_charged(grants, program):
     assert [peer.used() for peer in grants.peers] == [0]
 
 
+def new_green(cuda):
+    (resource,) = cuda("cuDeviceGetDevResource", 0, {"bytes": bytes(512).hex()}, 1)
+    (descriptor, _) = cuda("cuDevResourceGenerateDesc", {"out": 0}, {"bytes": resource}, 1)
+    return cuda.new("cuGreenCtxCreate", descriptor, 0, 1)
+
+
 def test_a_green_context_keeps_the_primary_one(grants, program, card):
     cuda = program(grants)
     cuda("cuInit", 0)
-    (resource,) = cuda("cuDeviceGetDevResource", 0, {"bytes": bytes(512).hex()}, 1)
-    (descriptor, _) = cuda("cuDevResourceGenerateDesc", {"out": 0}, {"bytes": resource}, 1)
-    green = cuda.new("cuGreenCtxCreate", descriptor, 0, 1)
+    green = new_green(cuda)
     assert grants.only_peer().used() == card.used() == CONTEXT
     cuda("cuGreenCtxDestroy", green)
     assert grants.only_peer().used() == card.used()
@@ -103,9 +107,7 @@ def test_cudas_own_order_release_after_the_driver_has(grants, program):
 def test_memory_taken_in_a_green_context_goes_with_the_primary_one(grants, program, card):
     cuda = program(grants)
     primary = cuda.use()
-    (resource,) = cuda("cuDeviceGetDevResource", 0, {"bytes": bytes(512).hex()}, 1)
-    (descriptor, _) = cuda("cuDevResourceGenerateDesc", {"out": 0}, {"bytes": resource}, 1)
-    green = cuda.new("cuGreenCtxCreate", descriptor, 0, 1)
+    green = new_green(cuda)
     cuda("cuCtxSetCurrent", cuda.new("cuCtxFromGreenCtx", green))
     cuda.new("cuMemAlloc_v2", 2 * MIB)
     cuda("cuCtxSetCurrent", primary)

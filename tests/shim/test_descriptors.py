@@ -100,27 +100,15 @@ def test_a_program_with_few_numbers_has_a_session_too(grants, program):
 
 def test_a_thread_that_waits_notices_that_its_connection_was_closed(grants, program):
     cuda = program(grants)
-    context = cuda.use()
+    cuda.use()
     grants.hold()
-    cuda.run(
-        OURS
-        + f"""
-import builtins, queue
-builtins.outcome = outcome = queue.Queue()
-def wait():
-    out = ctypes.c_uint64()
-    lib.cuCtxSetCurrent(ctypes.c_uint64({context}))
-    outcome.put(lib.cuMemAlloc_v2(ctypes.byref(out), ctypes.c_size_t(4 << 20)))
-threading.Thread(target=wait).start()
-answer = True
-"""
-    )
+    cuda.begin_new("cuMemAlloc_v2", 4 * MIB)
     grants.next_open()
     cuda.run(OURS + "for fd in ours(): os.close(fd)\nanswer = True")
     question = grants.next_open()
     assert question[0].reconnected
     grants.answer(question)
-    assert cuda.run("import builtins; answer = builtins.outcome.get(timeout=60)") == 0
+    assert cuda.ended() == 0
 
 
 def test_a_daemon_begins_a_session_of_its_own(grants, program):

@@ -76,6 +76,22 @@ def test_a_streams_device_decides_and_not_the_current_context(grants, program):
     assert used(grants)[1] == CONTEXT + 32 * MIB
 
 
+def test_who_waits_for_a_pool_that_is_destroyed_is_charged_where_it_is_served(grants, program, card):
+    """A pool that is made meanwhile, on the other GPU, has its handle, and may have its place in the shim."""
+    cuda = program(grants)
+    both(cuda)
+    pool = cuda.new("cuMemPoolCreate", layouts.pool(0))
+    grants.hold()
+    cuda.begin_new("cuMemAllocFromPoolAsync", MIB, pool, 0)
+    question = grants.next_open()
+    cuda("cuMemPoolDestroy", pool)
+    assert cuda.new("cuMemPoolCreate", layouts.pool(1)) == pool
+    grants.answer(question)
+    grants.answer(grants.next_open())
+    assert cuda.ended() == 0
+    assert used(grants) == [CONTEXT, CONTEXT + 32 * MIB] == [gpu["held"][cuda.pid] for gpu in card.gpus()]
+
+
 def test_a_pool_of_another_device(grants, program):
     cuda = program(grants)
     both(cuda)

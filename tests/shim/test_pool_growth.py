@@ -3,6 +3,7 @@
 import pytest
 
 from shim.binding import Type
+from tests.shim.test_contexts import new_green
 from tests.shim.test_pools import OUT_OF_MEMORY, keep
 from tests.support import layouts
 from tests.support.card import CONTEXT, MIB
@@ -108,23 +109,13 @@ def test_a_growth_that_the_card_has_no_room_for_is_waited_for(grants, program, c
 
 def test_a_thread_that_the_pool_has_room_for_does_not_wait_with_one_that_needs_more(cuda, grants):
     fragment(cuda)
-    context = cuda.new("cuCtxGetCurrent")
     grants.take_back(grants.only_peer())
     grants.hold()
-    cuda.run(f"""
-import builtins, queue
-builtins.outcome = outcome = queue.Queue()
-def wait():
-    out = ctypes.c_uint64()
-    lib.cuCtxSetCurrent(ctypes.c_uint64({context}))
-    outcome.put(lib.cuMemAllocAsync(ctypes.byref(out), ctypes.c_size_t(100 << 20), None))
-threading.Thread(target=wait).start()
-answer = True
-""")
+    cuda.begin_new("cuMemAllocAsync", 100 * MIB, 0)
     question = grants.next_open()
     cuda.new("cuMemAllocAsync", 8 * MIB, 0)
     grants.answer(question)
-    assert cuda.run("import builtins; answer = builtins.outcome.get(timeout=60)") == 0
+    assert cuda.ended() == 0
 
 
 def test_two_that_fit_into_one_growth_are_both_served_at_the_quota(grants_of, program, card):
@@ -297,6 +288,25 @@ def looks(stream):
 answer = [looks({stream}), looks(None), looks({stream})]
 """)
     assert looks == [1, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["own", "green"])
+def test_a_free_piece_of_the_null_stream_is_only_certain_in_its_context(cuda, kind):
+    """Each has a NULL stream of its own: a busy one's piece is no other's (tests/gpu/shim/facts.cu)."""
+    keep(cuda)
+    looks = """
+lib.sim_calls.restype = ctypes.c_uint64
+def looks():
+    out, before = ctypes.c_uint64(), lib.sim_calls(b"cuMemPoolGetAttribute")
+    assert lib.cuMemAllocAsync(ctypes.byref(out), ctypes.c_size_t(1 << 20), None) == 0
+    assert lib.cuMemFreeAsync(out, None) == 0
+    return lib.sim_calls(b"cuMemPoolGetAttribute") - before
+answer = [looks(), looks()]
+"""
+    assert cuda.run(looks) == [2, 0]  # the first one brings the piece
+    own = kind == "own"
+    cuda("cuCtxSetCurrent", cuda.new("cuCtxCreate_v2", 0, 0) if own else cuda.new("cuCtxFromGreenCtx", new_green(cuda)))
+    assert cuda.run(looks) == [1, 1]
 
 
 def test_a_free_piece_is_only_certain_in_its_pool(cuda):

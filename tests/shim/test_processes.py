@@ -35,25 +35,14 @@ def test_many_threads_leave_nothing_behind(grants_of, program, extra):
 
 def test_other_threads_go_on_while_one_waits(grants_of, program):
     cuda = program(grants := grants_of(extra=16 * MIB))
-    context = cuda.use()
+    cuda.use()
     grants.hold()
-    cuda.run(f"""
-import queue
-outcome = queue.Queue()
-def wait():
-    out = ctypes.c_uint64()
-    lib.cuCtxSetCurrent(ctypes.c_uint64({context}))
-    outcome.put(lib.cuMemAlloc_v2(ctypes.byref(out), ctypes.c_size_t(100 << 20)))
-threading.Thread(target=wait).start()
-import builtins
-builtins.outcome = outcome
-answer = True
-""")
+    cuda.begin_new("cuMemAlloc_v2", 100 * MIB)
     question = grants.next_open()
     for _ in range(3):
         cuda("cuMemFree_v2", cuda.new("cuMemAlloc_v2", 8 * MIB))
     grants.answer(question)
-    assert cuda.run("import builtins; answer = builtins.outcome.get(timeout=60)") == 0
+    assert cuda.ended() == 0
 
 
 def test_several_threads_may_wait_and_are_answered_in_any_order(grants, program):

@@ -99,6 +99,10 @@ class Grants:
     def hold(self) -> None:
         self._holding = True
 
+    def release(self) -> None:
+        """What is asked from now on is answered at once again."""
+        self._holding = False
+
     def next_open(self) -> tuple[Peer, Frame]:
         return self.open.get(timeout=60)
 

@@ -18,9 +18,11 @@ def allocation(device: int = 0, kind: int = DEVICE, handle_type: int = 0) -> dic
     return _bytes(struct.pack("iiiiP8x", 1, handle_type, kind, device, 0))
 
 
-def pool(device: int = 0, kind: int = DEVICE, handle_type: int = 0, type_: int = PINNED) -> dict[str, str]:
-    """CUmemPoolProps."""
-    return _bytes(struct.pack("iiiiPNH54x", type_, handle_type, kind, device, 0, 0, 0))
+def pool(
+    device: int = 0, kind: int = DEVICE, handle_type: int = 0, type_: int = PINNED, most: int = 0
+) -> dict[str, str]:
+    """CUmemPoolProps; `most` in bytes, 0: as much as there is."""
+    return _bytes(struct.pack("iiiiPNH54x", type_, handle_type, kind, device, 0, most, 0))
 
 
 def location(device: int = 0, kind: int = DEVICE) -> dict[str, str]:

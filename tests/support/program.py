@@ -15,7 +15,7 @@ from typing import Any
 from tests.support.card import Card
 
 _BODY = """
-import ctypes, json, sys, threading, os
+import ctypes, json, sys, threading, os, queue
 MAX = 2**64 - 1
 lib = ctypes.CDLL("libcuda.so.1")
 
@@ -59,9 +59,23 @@ def call(order):
     result = find(order["name"], order["way"])(*arguments)
     return {"result": result, "kept": [k.value if isinstance(k, ctypes.c_uint64) else k.raw.hex() for k in kept]}
 
+outcomes = queue.Queue()
+def beside(order):
+    context = ctypes.c_uint64()
+    lib.cuCtxGetCurrent(ctypes.byref(context))
+    def work():
+        lib.cuCtxSetCurrent(context)
+        outcomes.put(call(order)["result"])
+    threading.Thread(target=work).start()
+    return True
+
 def run(order):
     if order["do"] == "call":
         return call(order)
+    if order["do"] == "beside":
+        return beside(order)
+    if order["do"] == "outcome":
+        return outcomes.get(timeout=60)
     if order["do"] == "repeat":
         return [call(order)["result"] for _ in range(order["times"])][-1]
     space = {"lib": lib, "ctypes": ctypes, "call": call, "os": os, "threading": threading}
@@ -121,6 +135,15 @@ class Program:
     def start_new(self, name: str, *arguments: Any, way: str = "dlsym") -> None:
         """The same, without waiting: `receive` has the outcome."""
         self.send(do="call", name=name, arguments=[{"out": 0}, *arguments], way=way)
+
+    def begin_new(self, name: str, *arguments: Any) -> None:
+        """The same in a thread of its own, in this one's context: `ended` has its CUresult."""
+        self.send(do="beside", name=name, arguments=[{"out": 0}, *arguments], way="dlsym")
+        self.receive()
+
+    def ended(self) -> int:
+        self.send(do="outcome")
+        return self.receive()
 
     def run(self, code: str) -> Any:
         """Runs Python code over there (`lib`, `ctypes`, `call`, `os`, `threading`); what it leaves in `answer`."""

@@ -38,6 +38,46 @@ static void pools(CUmemoryPool pool) {
     }
 }
 
+__global__ void spin(long long cycles) {
+    for (long long begin = clock64(); clock64() - begin < cycles;) continue;
+}
+
+/* A piece that was freed on the NULL stream of a context, which is busy: is it free on another context's? */
+static void contexts(CUmemoryPool pool, CUcontext context, const char *kind, CUcontext other) {
+    CUdeviceptr one, two;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemAllocAsync(&one, 20 << 20, 0));
+    spin<<<1, 1>>>(400000000);
+    CHECK(cuMemFreeAsync(one, 0));
+    unsigned long long before = reserved(pool);
+    CHECK(cuCtxSetCurrent(other));
+    CHECK(cuMemAllocAsync(&two, 20 << 20, 0));
+    printf("NULL stream of %s context: the pool has %llu KiB more, for a piece that another context's has freed\n",
+           kind, reserved(pool) - before);
+    CHECK(cuMemFreeAsync(two, 0));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuCtxSynchronize());
+}
+
+static void contexts(CUdevice device, CUmemoryPool pool, CUcontext primary) {
+    CUcontext own, part;
+    CUdevResource processors;
+    CUdevResourceDesc all;
+    CUgreenCtx green;
+    CHECK(cuDeviceGetDevResource(device, &processors, CU_DEV_RESOURCE_TYPE_SM));
+    CHECK(cuDevResourceGenerateDesc(&all, &processors, 1));
+    CHECK(cuGreenCtxCreate(&green, all, device, CU_GREEN_CTX_DEFAULT_STREAM));
+    CHECK(cuCtxFromGreenCtx(&part, green));
+    CHECK(cuCtxCreate(&own, nullptr, 0, device));
+    contexts(pool, primary, "a green", part);
+    contexts(pool, primary, "the program's own", own);
+    contexts(pool, primary, "the same", primary);
+    CHECK(cuCtxDestroy(own));
+    CHECK(cuGreenCtxDestroy(green));
+    CHECK(cuCtxSetCurrent(primary));
+}
+
 static void arrays(CUdevice device) {
     for (size_t side : {64, 100, 1000, 4096}) {
         CUDA_ARRAY3D_DESCRIPTOR shape = {side, side, 0, CU_AD_FORMAT_FLOAT, 4, 0}, twin = shape;
@@ -49,8 +89,9 @@ static void arrays(CUdevice device) {
         size_t between = used();
         CHECK(cuArrayGetMemoryRequirements(&needs, deferred, device));
         CHECK(cuArray3DCreate(&array, &shape));
-        printf("array %zu x %zu x 16 B = %zu KiB: the twin takes %zd KiB and says %zu KiB, the array takes %zd KiB\n", side, side,
-               side * side * 16 >> 10, (ssize_t)(between - before), needs.size >> 10, (ssize_t)(used() - between));
+        printf("array %zu x %zu x 16 B = %zu KiB: the twin takes %zd KiB and says %zu KiB, the array takes %zd KiB\n",
+               side, side, side * side * 16 >> 10, (ssize_t)(between - before), needs.size >> 10,
+               (ssize_t)(used() - between));
         CHECK(cuArrayDestroy(array));
         CHECK(cuArrayDestroy(deferred));
     }
@@ -113,7 +154,8 @@ static void addresses() {
     for (const auto &call : calls) {
         void *address = nullptr;
         CHECK(cuGetProcAddress(call.base, &address, call.version, call.flags, nullptr));
-        if (address != dlsym(driver, call.symbol)) printf("cuGetProcAddress(%s) is not the symbol %s\n", call.base, call.symbol);
+        if (address != dlsym(driver, call.symbol))
+            printf("cuGetProcAddress(%s) is not the symbol %s\n", call.base, call.symbol);
     }
 }
 
@@ -131,6 +173,7 @@ int main() {
     CHECK(cuDeviceGetUuid_v2(&two, device));
     printf("UUIDs of both calls are %s\n", memcmp(&one, &two, sizeof one) ? "different" : "the same");
     pools(pool);
+    contexts(device, pool, context);
     arrays(device);
     graphs(device);
     retained();

@@ -128,7 +128,8 @@ def jax_with(preallocate: bool) -> tuple[Callable[[], None], Callable[[], str]]:
         held = jnp.zeros(HOLD // 4, dtype=jnp.float32).block_until_ready()
         data = jax.random.normal(jax.random.PRNGKey(1), (1024, 1024))
         result = float(jnp.tanh(data @ data.T).sum())
-        mark(f"{result:.3f}")
+        # XLA chooses how to multiply by timing it: of 24 runs without the shim one had 0.001 less (an H200).
+        mark(f"{result:.1f}")
         del held
 
     def beyond() -> str:
