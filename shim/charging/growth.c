@@ -125,7 +125,8 @@ static inline bool begin_alone(struct pool *pool) {
     return false;
 }
 
-/* Each of several contexts has a stream of this name: what was freed on one is not known to be free on another. */
+/* Each of several contexts has a stream of this name: what was freed on one is not known to be free on another. (The
+ * contexts of several GPUs count as one: a program frees what a pool has where the pool is.) */
 static inline bool one_stream(CUstream stream) {
     return (uintptr_t)stream > LAST_SPECIAL_STREAM ||
            !atomic_load_explicit(&devices_now.several_contexts, memory_order_relaxed);
@@ -221,10 +222,7 @@ bool pool_end(struct pool *pool, struct growth *growth, bool succeeded) {
 }
 
 bool pool_again(struct growth *growth, CUresult result) {
-    if (result == POOL_IS_ANOTHER) {
-        growth->turns = 0;
-        return true;
-    }
+    if (result == POOL_IS_ANOTHER) return true;
     bool unmet = growth->tried ? result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS : result == CUDA_SUCCESS;
     return unmet && growth->turns++ < MOST_TURNS;
 }

@@ -16,7 +16,8 @@
  *
  * The shim never waits for bytes that are on the card already: the scheduler could not count them, so that two
  * containers could wait for each other. What cannot be undone (a graph has run, a stream is busy) is charged at the
- * next call from the pool for which the lease has room, and found by the scheduler's measurement until then.
+ * next call from the pool for which the lease has room, and found by the scheduler's measurement until then; what a
+ * thread takes unpaid from a pool that another one is destroying, by that measurement alone.
  *
  * The cost: one driver call (cuMemPoolGetAttribute, 0.2 us) for each allocation that is not certain; and for as long as
  * a tried call takes the pool may have one growth more than is charged, for each thread that tries. How often a pool
@@ -57,7 +58,7 @@ struct pool {
     uint8_t after_live[64];
 };
 
-/* One allocation, or one run of a graph. Before the first pool_begin `turns` is to be 0. */
+/* One allocation, or one run of a graph. Before the first pool_begin of a pool `turns` is to be 0. */
 struct growth {
     uint64_t bytes; /* taken from the lease for it */
     uint64_t live;
@@ -79,7 +80,8 @@ bool pool_end(struct pool *pool, struct growth *growth, bool succeeded);
 /* The CUresult of an allocation whose pool is another one by now: it was not made. */
 #define POOL_IS_ANOTHER (-1)
 
-/* An allocation failed, was given back, or was not made. True: begin it again, which now waits for what it needs. */
+/* An allocation failed, was given back, or was not made. True: begin it again; in the same pool it waits for what it
+ * needs. */
 bool pool_again(struct growth *growth, CUresult result);
 
 /* What is charged for a pool, in bytes. */

@@ -178,6 +178,7 @@ struct pool *pools_of_graphs(CUdevice device, CUresult *error) {
 void pools_changed(void) {
     devices_changed();
     for (CUdevice device = 0; device < DEVICES; device++) atomic_store(&current[device], NULL);
+    devices_changed(); /* a thread may have remembered between the two what was current before */
 }
 
 struct pool *pools_leave(CUmemoryPool handle) {

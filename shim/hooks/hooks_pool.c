@@ -58,12 +58,13 @@ static bool only_tried(struct growth *growth) {
 #define ALLOCATE(where, pool_found, call)                                                                              \
     CUresult result;                                                                                                   \
     struct growth growth;                                                                                              \
-    struct pool *pool;                                                                                                 \
+    struct pool *pool, *before = NULL;                                                                                 \
     if (streams_capturing(where)) return call;                                                                         \
-    growth.turns = 0;                                                                                                  \
     do {                                                                                                               \
         if (!(pool = pool_found)) return result;                                                                       \
         if (pool->slot == NO_SLOT) return call;                                                                        \
+        if (pool != before) growth.turns = 0;                                                                          \
+        before = pool;                                                                                                 \
         result = pool_begin(pool, bytes, where, &growth);                                                              \
         if (result != CUDA_SUCCESS) return result;                                                                     \
         result =                                                                                                       \

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.shim.test_pool_growth import fragment
 from tests.support import layouts
 from tests.support.card import CONTEXT, MIB
 
@@ -41,3 +42,21 @@ answer = lib.cuMemAllocAsync(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 
 """)
     assert result == 0
     assert charged(cuda) == PIECE
+
+
+def test_what_was_undone_in_a_pool_does_not_wait_in_another_that_has_room(grants_of, program, card):
+    cuda = program(grants := grants_of(quota=CONTEXT + 6 * PIECE))
+    cuda.use()
+    another = cuda.new("cuMemPoolCreate", layouts.pool())
+    cuda("cuMemPoolSetAttribute", another, layouts.RELEASE_THRESHOLD, {"out": 2**64 - 1})
+    cuda("cuMemFreeAsync", cuda.new("cuMemAllocFromPoolAsync", 2 * PIECE, another, 0), 0)
+    fragment(cuda)
+    result = cuda.run(f"""
+@ctypes.CFUNCTYPE(None)
+def choose():
+    lib.cuDeviceSetMemPool(0, ctypes.c_uint64({another}))
+lib.sim_before(b"cuMemFreeAsync", choose)  # which undoes it
+answer = lib.cuMemAllocAsync(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(32 << 20), None)
+""")
+    assert result == 0
+    assert grants.only_peer().used() == card.gpus()[0]["held"][cuda.pid] == CONTEXT + 6 * PIECE
