@@ -52,8 +52,8 @@ static void contexts(CUmemoryPool pool, CUcontext context, const char *kind, CUc
     unsigned long long before = reserved(pool);
     CHECK(cuCtxSetCurrent(other));
     CHECK(cuMemAllocAsync(&two, 20 << 20, 0));
-    printf("NULL stream of %s context: the pool has %llu KiB more, for a piece that another context's has freed\n",
-           kind, reserved(pool) - before);
+    printf("a piece that a busy context's NULL stream has freed: the pool grows by %llu KiB for that of %s\n",
+           reserved(pool) - before, kind);
     CHECK(cuMemFreeAsync(two, 0));
     CHECK(cuCtxSynchronize());
     CHECK(cuCtxSetCurrent(context));
@@ -70,9 +70,9 @@ static void contexts(CUdevice device, CUmemoryPool pool, CUcontext primary) {
     CHECK(cuGreenCtxCreate(&green, all, device, CU_GREEN_CTX_DEFAULT_STREAM));
     CHECK(cuCtxFromGreenCtx(&part, green));
     CHECK(cuCtxCreate(&own, nullptr, 0, device));
-    contexts(pool, primary, "a green", part);
-    contexts(pool, primary, "the program's own", own);
-    contexts(pool, primary, "the same", primary);
+    contexts(pool, primary, "a green context", part);
+    contexts(pool, primary, "a context of the program's own", own);
+    contexts(pool, primary, "the same context", primary);
     CHECK(cuCtxDestroy(own));
     CHECK(cuGreenCtxDestroy(green));
     CHECK(cuCtxSetCurrent(primary));
